@@ -1,0 +1,35 @@
+"""See and steer vLLM's auxiliary-output (R3) connector.
+
+Names are resolved when they are asked for: a plugin inside vLLM that finds itself switched
+off must not have paid for pandas or ZeroMQ.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from auxconn.attach import attach
+    from auxconn.collector import Collector
+    from auxconn.frames import FrameStore
+
+__all__ = ["Collector", "FrameStore", "attach"]
+
+_HOMES = {
+    "Collector": "auxconn.collector",
+    "FrameStore": "auxconn.frames",
+    "attach": "auxconn.attach",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
