@@ -1,0 +1,222 @@
+"""Rows folded into buckets of time, each row once.
+
+A ring holds a hundred thousand rows and a plot has a few hundred pixels, several times a
+second and for every browser. Reading a whole ring for each tick would cost more than all
+else together, so rows are folded into buckets as they come: sums for what is counted,
+lowest, highest and last for what is a level. A tick then costs what the rows since the
+tick before cost, and a spike of one step survives in its bucket's highest, however wide
+the bucket.
+
+Buckets are numbered from the epoch (`floor(t / width)`), so that they stand still while the
+window moves over them, and two windows of the same width agree.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+Values = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Buckets:
+    """A stretch of consecutive buckets; all arrays have one length. Not to be written to.
+
+    Sums are 0 where no row fell, levels are NaN there.
+    """
+
+    width: float
+    """Seconds of a bucket."""
+    start: Values
+    """Wall clock at which each bucket begins, in seconds."""
+    rows: Values
+    """Rows in each bucket."""
+    sums: Mapping[str, Values]
+    low: Mapping[str, Values]
+    high: Mapping[str, Values]
+    last: Mapping[str, Values]
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def coarse(self, factor: int) -> Buckets:
+        """Join each `factor` neighbours; the length must be a multiple of it."""
+
+        def fold(values: Values, how: Any) -> Values:
+            return how(values.reshape(-1, factor), axis=1)
+
+        return Buckets(
+            self.width * factor,
+            self.start[::factor],
+            fold(self.rows, np.sum),
+            {name: fold(values, np.sum) for name, values in self.sums.items()},
+            {name: fold(values, np.fmin.reduce) for name, values in self.low.items()},
+            {name: fold(values, np.fmax.reduce) for name, values in self.high.items()},
+            {name: _last(values, factor) for name, values in self.last.items()},
+        )
+
+    def total(self, name: str, since: float | None = None) -> float | None:
+        """Sum of a counter over the buckets that begin at or after `since`.
+
+        None when no row fell into them: not known is not 0.
+        """
+        first = 0 if since is None else int(np.searchsorted(self.start, since))
+        if not self.rows[first:].any():
+            return None
+        return float(self.sums[name][first:].sum())
+
+    def rate(self, name: str, until: float, seconds: float) -> float | None:
+        """Counter per second over the `seconds` before `until`.
+
+        Cut to whole buckets; None when no row fell into any bucket of the stretch.
+        """
+        first = int(np.searchsorted(self.start, until - seconds))
+        if first >= len(self) or not self.rows[first:].any():
+            return None
+        elapsed = max(until - float(self.start[first]), self.width)
+        return float(self.sums[name][first:].sum()) / elapsed
+
+    def newest(self, name: str) -> float | None:
+        """Last known value of a level; None when there is none in the stretch."""
+        filled = np.flatnonzero(~np.isnan(self.last[name]))
+        return float(self.last[name][filled[-1]]) if len(filled) else None
+
+
+class Rollup:
+    """The buckets of one width over the newest stretch of time.
+
+    Not thread-safe: its owner locks.
+
+    Parameters
+    ----------
+    width
+        Seconds of a bucket.
+    count
+        Buckets kept; older ones are overwritten.
+    sums, levels
+        Names of the columns to add up, and of those to keep lowest, highest and last of.
+    until
+        Number of the last bucket that may be filled; later rows are left out. For a
+        stretch that is looked at while time goes on.
+    """
+
+    def __init__(
+        self,
+        width: float,
+        count: int,
+        sums: tuple[str, ...],
+        levels: tuple[str, ...],
+        *,
+        until: int | None = None,
+    ) -> None:
+        self.width = width
+        self.count = count
+        self.sums, self.levels = sums, levels
+        self.version = 0
+        """Rows of the table's ring folded or skipped so far; kept by the owner."""
+        self.lost = 0
+        """Rows that were overwritten in the ring before they could be folded."""
+        self._until = until
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget every row."""
+        count = self.count
+        self.head = self._until
+        """Number of the newest bucket."""
+        self._rows = np.zeros(count)
+        self._sum = np.zeros((len(self.sums), count))
+        self._low = np.full((len(self.levels), count), np.nan)
+        self._high = np.full((len(self.levels), count), np.nan)
+        self._last = np.full((len(self.levels), count), np.nan)
+
+    def fold(self, t: Values, columns: Mapping[str, Values]) -> None:
+        """Add rows; `t` in seconds, nearly in order. Too old rows are left out."""
+        keep = np.isfinite(t)
+        number = np.floor(np.where(keep, t, 0.0) / self.width).astype(np.int64)
+        if self._until is not None:
+            keep &= number <= self._until
+        if not keep.any():
+            return
+        self._advance(int(number[keep].max()))
+        assert self.head is not None
+        keep &= number > self.head - self.count
+        if not keep.any():
+            return
+        if keep.all():
+            chosen: Values | slice = slice(None)
+        else:
+            chosen = np.flatnonzero(keep)
+        number = number[chosen]
+        order: Values | None = None
+        if len(number) > 1 and (np.diff(number) < 0).any():
+            order = np.argsort(number, kind="stable")
+            number = number[order]
+        starts = np.flatnonzero(np.concatenate(([True], np.diff(number) > 0)))
+        ends = np.append(starts[1:], len(number)) - 1
+        slot = number[starts] % self.count
+        self._rows[slot] += ends - starts + 1
+
+        def column(name: str) -> Values:
+            values = columns[name][chosen]
+            return values if order is None else values[order]
+
+        for row, name in enumerate(self.sums):
+            self._sum[row, slot] += np.add.reduceat(
+                np.asarray(column(name), float), starts
+            )
+        for row, name in enumerate(self.levels):
+            values = np.asarray(column(name), float)
+            low, high = self._low[row], self._high[row]
+            low[slot] = np.fmin(low[slot], np.minimum.reduceat(values, starts))
+            high[slot] = np.fmax(high[slot], np.maximum.reduceat(values, starts))
+            self._last[row, slot] = values[ends]
+
+    def buckets(self, first: int, last: int) -> Buckets:
+        """Copies of the buckets `first` to `last`, included; empty where none are kept."""
+        number = np.arange(first, last + 1)
+        slot = number % self.count
+        head = -1 if self.head is None else self.head
+        gone = (number > head) | (number <= head - self.count)
+
+        def read(store: Values, names: tuple[str, ...], empty: float) -> dict[str, Values]:
+            found = store[:, slot]
+            if gone.any():
+                found[:, gone] = empty
+            found.flags.writeable = False
+            return dict(zip(names, found, strict=True))
+
+        rows = self._rows[slot]
+        rows[gone] = 0
+        return Buckets(
+            self.width,
+            number * self.width,
+            rows,
+            read(self._sum, self.sums, 0.0),
+            read(self._low, self.levels, np.nan),
+            read(self._high, self.levels, np.nan),
+            read(self._last, self.levels, np.nan),
+        )
+
+    def _advance(self, number: int) -> None:
+        """Make `number` the newest bucket and empty those that time has passed over."""
+        if self.head is not None and number <= self.head:
+            return
+        fresh = self.count if self.head is None else min(number - self.head, self.count)
+        slot = np.arange(number - fresh + 1, number + 1) % self.count
+        self._rows[slot] = 0
+        self._sum[:, slot] = 0
+        for store in (self._low, self._high, self._last):
+            store[:, slot] = np.nan
+        self.head = number
+
+
+def _last(values: Values, factor: int) -> Values:
+    """Last known value of each `factor` neighbours."""
+    grid = values.reshape(-1, factor)
+    where = factor - 1 - np.argmax(~np.isnan(grid[:, ::-1]), axis=1)
+    return grid[np.arange(len(grid)), where]

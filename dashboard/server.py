@@ -1,0 +1,105 @@
+"""The web server of the page: what `auxconn demo` and `auxconn serve` run.
+
+Bound to loopback unless told otherwise, because the page steers an engine. `/liveness`
+answers without making a session, so a probe costs the engine and the hub nothing.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .hub import Hub
+
+LOOPBACK = "127.0.0.1"
+PORT = 5006
+
+UNUSED_SESSION_MS = 15_000
+"""A page whose browser never opened its socket (a curl, a prefetch) is dropped after it."""
+
+KEEP_SESSION_MS = 60_000
+"""A session is kept so long after its browser went away, so that it can reconnect."""
+
+
+class PortTakenError(OSError):
+    """Somebody else listens on the port."""
+
+
+def serve(
+    hub: Hub,
+    port: int = PORT,
+    show: bool = True,
+    *,
+    address: str = LOOPBACK,
+    origins: tuple[str, ...] = (),
+    start: bool = True,
+    threaded: bool = False,
+) -> Any:
+    """Serve the page of `hub`; blocks until the server is stopped, unless told otherwise.
+
+    Parameters
+    ----------
+    port
+        0 takes a free one.
+    show
+        Open a browser on it.
+    address
+        Address to bind to.
+    origins
+        Further host:port pairs that browsers may come from, behind a proxy for instance.
+    start, threaded
+        As for `panel.serve`; with `start=False` the server is returned, not started.
+
+    Raises
+    ------
+    PortTakenError
+        When the port is taken; the text says what to do.
+    """
+    check_port(address, port)
+    import panel as pn
+
+    from .app import page
+    from .session import HUB_KEY
+
+    pn.state.cache[HUB_KEY] = hub
+    return pn.serve(
+        {"/": page},
+        port=port,
+        address=address,
+        websocket_origin=_origins(address, port, origins),
+        show=show,
+        start=start,
+        threaded=threaded,
+        title="auxconn",
+        liveness=True,
+        admin=False,
+        unused_session_lifetime_milliseconds=UNUSED_SESSION_MS,
+        check_unused_sessions_milliseconds=5_000,
+        keep_alive_milliseconds=10_000,
+        verbose=not show,
+    )
+
+
+def check_port(address: str, port: int) -> None:
+    """Raise `PortTakenError` when nobody could listen on the port now."""
+    if port == 0:
+        return
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as problem:
+            raise PortTakenError(
+                problem.errno,
+                f"port {port} of {address} is taken ({problem.strerror}); end what uses it, "
+                f"or choose another: --port {port + 1}",
+            ) from problem
+
+
+def _origins(address: str, port: int, more: tuple[str, ...]) -> list[str] | str:
+    """Hosts a browser may come from. A free port is not known yet: any port of loopback."""
+    if port == 0:
+        return [f"{LOOPBACK}:*", "localhost:*", *more]
+    hosts = {address, LOOPBACK, "localhost"} - {"0.0.0.0", "::"}
+    return [*(f"{host}:{port}" for host in sorted(hosts)), *more]
