@@ -115,6 +115,8 @@ def build_vllm_config(
         kv_transfer_config=kv_transfer,
         aux_output_config=AuxOutputConfig(enable_return_routed_experts=True),
     )
+    # vLLM's CPU platform switches it off, since its model runner can't; there is none here.
+    built.scheduler_config.async_scheduling = overlapped
     # A profiling run of the worker would have found this out.
     built.cache_config.num_gpu_blocks = config.num_blocks
     return built
