@@ -1,0 +1,52 @@
+"""Errors of ours, so that callers can tell them from Python's and from vLLM's.
+
+vLLM's connector checks its contract with bare asserts and dictionary look-ups: what reaches
+the log of a dead engine is a KeyError with a request id, or nothing but a line number. Each
+error here names the request and the ranges that do not fit, as those are what one needs to
+find the caller that went wrong. Request ids come from outside, so they are always quoted.
+"""
+
+from __future__ import annotations
+
+
+class AuxConnError(Exception):
+    """Anything that auxconn raises on purpose."""
+
+
+class ContractError(AuxConnError):
+    """What the scheduler, the worker or the pool handed over cannot be.
+
+    Parameters
+    ----------
+    message
+        What does not fit, with its ranges.
+    request_id
+        The request it was about; None when it was about none.
+
+    Attributes
+    ----------
+    request_id
+        As given.
+    """
+
+    def __init__(self, message: str, *, request_id: str | None = None) -> None:
+        named = message if request_id is None else f"request {request_id!r}: {message}"
+        super().__init__(named)
+        self.request_id = request_id
+
+
+class CapacityError(AuxConnError, ValueError):
+    """A capacity that is not a positive whole number of KV blocks.
+
+    Attributes
+    ----------
+    value
+        What was asked for.
+    """
+
+    def __init__(self, value: object) -> None:
+        super().__init__(
+            f"capacity={value!r} ({type(value).__name__}) is not a number of KV blocks: "
+            "give a whole number of at least 1"
+        )
+        self.value = value
