@@ -224,13 +224,23 @@ def build_scheduler(
     return scheduler
 
 
-def set_capacity(scheduler: Scheduler, blocks: int) -> None:
-    """Set how many KV blocks the scheduler's connector retains, vLLM's or ours."""
-    connector = scheduler.aux_output_connector
-    if hasattr(connector, "set_capacity"):
-        connector.set_capacity(blocks)
-    else:
-        connector._capacity = blocks
+def set_capacity(scheduler: Scheduler, blocks: int) -> int:
+    """Set how many KV blocks the scheduler's connector retains, vLLM's or ours.
+
+    Returns the capacity before. Raises `auxconn.errors.CapacityError`, a ValueError, when
+    `blocks` isn't a whole number of at least 1.
+    """
+    from auxconn.probes.access import ConnectorView
+
+    before, _ = ConnectorView(scheduler).set_capacity(blocks)
+    return before
+
+
+def capacity(scheduler: Scheduler) -> int:
+    """KV blocks the scheduler's connector retains, as now in force."""
+    from auxconn.probes.access import ConnectorView
+
+    return ConnectorView(scheduler).capacity
 
 
 def build_block_hasher(config: LabConfig) -> Callable[..., Any]:

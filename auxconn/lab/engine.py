@@ -19,6 +19,7 @@ from auxconn.lab.build import (
     build_kv_worker,
     build_scheduler,
     build_worker,
+    capacity,
     set_capacity,
 )
 from auxconn.lab.config import LabConfig
@@ -274,9 +275,17 @@ class Engine:
 
     # -- commands -------------------------------------------------------------------------
 
-    def set_capacity(self, blocks: int) -> None:
-        """Set how many KV blocks the connector retains."""
-        set_capacity(self.scheduler, blocks)
+    @property
+    def capacity(self) -> int:
+        """KV blocks the connector retains, as now in force."""
+        return capacity(self.scheduler)
+
+    def set_capacity(self, blocks: int) -> int:
+        """Set how many KV blocks the connector retains; returns what it was.
+
+        Raises `auxconn.errors.CapacityError` when it isn't a whole number of at least 1.
+        """
+        return set_capacity(self.scheduler, blocks)
 
     def reset_prefix_cache(self, *, kv_tier: bool = False) -> StepResult:
         """Drop the prefix cache, and the KV tier too if asked; running requests start anew.

@@ -1,0 +1,134 @@
+"""When the requests of a workload go into the engine.
+
+Either as many as `concurrency` are kept in the engine, or each arrives at its step. In both
+a request that follows another (a turn of a conversation) waits until that one has ended,
+and those behind it go first meanwhile. Whatever the workload, what is held here is bounded.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from auxconn.lab.requests import LabRequest
+
+DEFAULT_CONCURRENCY = 32
+"""For a workload that doesn't say."""
+
+MOST_IN_ENGINE = 4096
+"""Requests in the engine when they arrive by themselves; more wait where they come from."""
+
+
+class Feeder:
+    """Hands out the requests that are due.
+
+    Parameters
+    ----------
+    workload
+        Any iterable of `LabRequest`; a `Workload` says its concurrency itself.
+    concurrency
+        Requests to keep in the engine, in place of the workload's own word.
+    prefix
+        Put before each id, so that a workload that runs a second time has ids of its own.
+    """
+
+    def __init__(
+        self,
+        workload: Iterable[LabRequest],
+        concurrency: int | None = None,
+        prefix: str = "",
+    ) -> None:
+        own = getattr(workload, "concurrency", DEFAULT_CONCURRENCY)
+        self.concurrency: int | None = own if concurrency is None else concurrency
+        """Requests kept in the engine; None when they arrive at their steps."""
+        self._stream: Iterator[LabRequest] = iter(workload)
+        self._prefix = prefix
+        self._exhausted = False
+        self._next: LabRequest | None = None
+        self._again: deque[LabRequest] = deque()
+        self._active: dict[str, LabRequest] = {}
+        self._open: set[str] = set()  # handed out or parked, and not ended
+        self._parked: dict[str, list[LabRequest]] = {}
+        self._num_parked = 0
+        self._step = 0
+
+    @property
+    def num_active(self) -> int:
+        """Requests handed out that have not ended."""
+        return len(self._active)
+
+    @property
+    def done(self) -> bool:
+        """True when the workload is over and all its requests have ended."""
+        if self._active or self._again or self._num_parked or self._next is not None:
+            return False
+        return self._exhausted or self._peek() is None
+
+    def due(self) -> list[LabRequest]:
+        """Requests to hand to the engine before the step that is about to be taken."""
+        room = (
+            MOST_IN_ENGINE if self.concurrency is None else self.concurrency
+        ) - self.num_active
+        found: list[LabRequest] = []
+        while len(found) < room:
+            request = self._take()
+            if request is None:
+                break
+            self._active[request.id] = request
+            found.append(request)
+        self._step += 1
+        return found
+
+    def ended(self, request_id: str) -> None:
+        """Note that a request has ended, in whatever way."""
+        if self._active.pop(request_id, None) is None:
+            return
+        self._open.discard(request_id)
+        followers = self._parked.pop(request_id, [])
+        self._num_parked -= len(followers)
+        self._again.extend(followers)
+
+    def restart_active(self) -> None:
+        """Hand out once more, first and in their order, what had not ended.
+
+        For an engine that was built anew.
+        """
+        self._again.extendleft(reversed(self._active.values()))
+        self._active = {}
+
+    def _take(self) -> LabRequest | None:
+        if self._again:
+            return self._again.popleft()
+        # Looking past requests that have to wait is bounded, or an endless workload of
+        # followers would be read without end.
+        limit = 2 * (self.concurrency or MOST_IN_ENGINE)
+        while (request := self._peek()) is not None:
+            if self.concurrency is None and request.arrival_step > self._step:
+                return None
+            if request.after not in self._open:
+                self._next = None
+                self._open.add(request.id)
+                return request
+            if self._num_parked >= limit:
+                return None
+            self._next = None
+            self._open.add(request.id)
+            self._parked.setdefault(request.after, []).append(request)
+            self._num_parked += 1
+        return None
+
+    def _peek(self) -> LabRequest | None:
+        if self._next is None and not self._exhausted:
+            request = next(self._stream, None)
+            if request is None:
+                self._exhausted = True
+            elif self._prefix:
+                self._next = replace(
+                    request,
+                    id=self._prefix + request.id,
+                    after=self._prefix + request.after if request.after else "",
+                )
+            else:
+                self._next = request
+        return self._next
