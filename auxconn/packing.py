@@ -17,16 +17,9 @@ import msgspec
 import numpy as np
 
 from auxconn.records import TABLES, Column, columns
+from auxconn.texts import clip, limit_of
 
 Values = np.ndarray[Any, np.dtype[Any]]
-
-NAME_LIMIT = 256
-"""Characters of a request id, or another short text, that are kept."""
-
-TEXT_LIMIT = 1024
-"""Characters of an event's or an error's text that are kept."""
-
-_LONG_TEXTS = frozenset({("events", "text"), ("store", "error")})
 
 
 class Field(msgspec.Struct, frozen=True):
@@ -64,8 +57,7 @@ def layout(table: str) -> Layout:
     for column in columns(table):
         limit = 0
         if column.dtype == "str":
-            long = (table, column.name) in _LONG_TEXTS
-            limit = TEXT_LIMIT if long else NAME_LIMIT
+            limit = limit_of(table, column.name)
         stored = {"category": np.dtype(np.uint8), "str": np.dtype(object)}.get(
             column.dtype
         )
@@ -178,8 +170,3 @@ def _unpack(field: Field, records: Sequence[Any]) -> tuple[Values, Values]:
     little_endian = field.stored.newbyteorder("<")
     joined = np.frombuffer(b"".join(packed), little_endian)
     return joined.astype(field.stored, copy=False), lengths // size
-
-
-def clip(text: str, limit: int) -> str:
-    """`text`, cut to `limit` characters; an ellipsis shows that it was."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,370 @@
+"""The engine's end of the stream.
+
+An engine's threads hand over records and go on. This module keeps them in bounded buffers,
+numbers them into batches and lets a `Link` carry them to a collector, which may be absent,
+asleep, restarted or hostile without the engine noticing: nothing here waits for the network,
+and nothing raises into the engine. What could not be kept is counted by table, and the next
+batch says so.
+
+The same socket brings commands back. They are not obeyed in the link's thread but kept for
+the engine's own, which asks for them at its step, because the scheduler's state is its alone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+import uuid
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from auxconn.address import check_connect, check_engine
+from auxconn.buffers import Buffer
+from auxconn.link import Link
+from auxconn.records import SCHEMA_VERSION, TABLES
+from auxconn.texts import TEXT_LIMIT, clip
+from auxconn.wire import Ack, Batch, Command, Fact, Hello, Progress
+
+CAPACITY_ROWS = 65_536
+"""Rows of each table that wait for the collector: 30 s of a busy engine, some 50 MB."""
+
+BATCH_WEIGHT = 2048
+"""Rows of a table in one batch. Encoding holds the interpreter, so a batch must be short
+enough (about 1 ms) not to be felt by the engine's thread."""
+
+WAITING_COMMANDS = 64
+"""Commands the engine has not asked for yet; further ones are refused."""
+
+WAITING_ACKS = 1024
+"""Acks that wait for the collector; the oldest make room."""
+
+CLOSE_SECONDS = 1.0
+"""How long closing tries to send what is left."""
+
+FACTS_LIMIT = 256
+"""Facts an engine can announce."""
+
+_log = logging.getLogger("auxconn.channel")
+
+
+class Channel:
+    """A sink that sends what it gets to a collector, from a thread of its own.
+
+    Parameters
+    ----------
+    address
+        Where the collector listens, or will: the order of start does not matter.
+    engine, rank, role
+        Who speaks. Sources with one `engine` name are shown as one engine.
+    on_command
+        Called with each `Command` in the channel's thread, instead of keeping it for
+        `poll_commands`. What it raises is the text of a refusal.
+    capacity_rows
+        Rows of each table that wait for the collector at most; the oldest make room.
+
+    Raises
+    ------
+    ValueError
+        When the address cannot be connected to, or a name or number is none.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        engine: str,
+        rank: int = 0,
+        role: str = "engine",
+        on_command: Callable[[Command], None] | None = None,
+        capacity_rows: int = CAPACITY_ROWS,
+    ) -> None:
+        check_connect(address)
+        check_engine(engine, rank, role)
+        if isinstance(capacity_rows, bool) or not isinstance(capacity_rows, int):
+            raise ValueError(f"capacity_rows={capacity_rows!r} is not a whole number")
+        if capacity_rows < 1:
+            raise ValueError(f"capacity_rows={capacity_rows}: at least 1 is needed")
+        self.incarnation = uuid.uuid4().hex
+        self.ignored = 0
+        """Records emitted after `close`, or in a forked child, where nothing is sent."""
+        self.errors = 0
+        """Records that are none, and what went wrong in the thread."""
+        self._hello = Hello(SCHEMA_VERSION, engine, rank, role, self.incarnation)
+        self._buffers = {table: Buffer(table, capacity_rows) for table in TABLES}
+        self._on_command = on_command
+        self._commands: deque[Command] = deque()
+        self._acks: deque[Ack] = deque(maxlen=WAITING_ACKS)
+        self._progress: Progress | None = None
+        self._progress_due = False
+        self._changed = threading.Condition()
+        self._counting = threading.Lock()
+        self._open = False
+        self._inert = False
+        self._seq = 0
+        self._encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
+        self._link = Link(address, _Side(self), f"auxconn-{engine}-{rank}-{role}")
+        _channels.add(self)
+        self._link.start()
+
+    # For the engine's threads
+
+    def emit(self, table: str, record: msgspec.Struct) -> None:
+        """Take one record of `table`: see `Sink`."""
+        if self._inert:
+            with self._counting:
+                self.ignored += 1
+            return
+        try:
+            if self._buffers[table].put(record):
+                self._link.wake()
+        except Exception as problem:  # noqa: BLE001 - never raises into the engine
+            self._count_error(problem)
+
+    def hello(self, facts: Mapping[str, Fact], commands: tuple[str, ...] = ()) -> None:
+        """Announce the engine's facts and the commands it obeys, in place of the former."""
+        if self._inert:
+            return
+        try:
+            stated = {
+                clip(str(name), TEXT_LIMIT): _fact(value)
+                for name, value in list(facts.items())[:FACTS_LIMIT]
+            }
+            self._hello = msgspec.structs.replace(
+                self._hello, facts=stated, commands=tuple(map(str, commands))
+            )
+            self._link.greet()
+        except Exception as problem:  # noqa: BLE001 - never raises into the engine
+            self._count_error(problem)
+
+    def progress(self, stage: str, fraction: float, text: str = "") -> None:
+        """Say how far the start has come, 0 to 1; only the newest is sure to arrive."""
+        if self._inert:
+            return
+        self._progress = Progress(
+            clip(str(stage), TEXT_LIMIT), float(fraction), clip(str(text), TEXT_LIMIT)
+        )
+        self._progress_due = True
+        self._link.wake()
+
+    def poll_commands(self, timeout: float = 0.0) -> list[Command]:
+        """Take the commands that have come, in their order.
+
+        Parameters
+        ----------
+        timeout
+            Seconds to wait for the first one; an engine that is paused has the time.
+        """
+        if not self._commands and (timeout <= 0 or self._inert):
+            return []
+        with self._changed:
+            if not self._commands:
+                self._changed.wait_for(lambda: self._commands or self._inert, timeout)
+            commands = list(self._commands)
+            self._commands.clear()
+        return commands
+
+    def ack(self, command: Command | int, ok: bool, text: str = "") -> None:
+        """Answer a command that was carried out (`ok`) or refused, and say how or why."""
+        if self._inert:
+            return
+        number = command.id if isinstance(command, Command) else command
+        self._acks.append(
+            Ack(number, bool(ok), clip(str(text), TEXT_LIMIT), time.time())
+        )
+        self._link.wake()
+
+    def close(self, reason: str = "closed", timeout: float = CLOSE_SECONDS) -> None:
+        """Send what is left and say good-bye, for at most `timeout` seconds.
+
+        What is emitted from now on is counted in `ignored`. Closing again does nothing.
+        """
+        if self._inert:
+            return
+        self._inert = True
+        with self._changed:
+            self._changed.notify_all()
+        self._link.close(clip(str(reason), TEXT_LIMIT), timeout)
+        _channels.discard(self)
+
+    # For whoever looks after the channel
+
+    @property
+    def address(self) -> str:
+        """Where the collector is expected."""
+        return self._link.address
+
+    @property
+    def engine(self) -> str:
+        """Name of the engine."""
+        return self._hello.engine
+
+    @property
+    def closed(self) -> bool:
+        """True after `close`, and in a forked child."""
+        return self._inert
+
+    @property
+    def connected(self) -> bool:
+        """True while a collector takes rows."""
+        return self._open
+
+    @property
+    def refusal(self) -> str:
+        """Why the collector refused this engine; empty when it did not."""
+        return self._link.refusal
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Rows ever lost before they could be sent, by table; those without are left out."""
+        lost = {table: buffer.lost_total for table, buffer in self._buffers.items()}
+        return {table: rows for table, rows in lost.items() if rows}
+
+    def wait_connected(self, timeout: float) -> bool:
+        """Wait until a collector takes rows; False when `timeout` seconds ran out."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._open, timeout)
+
+    # For the link's thread
+
+    def _next_message(self) -> bytes | None:
+        if self._progress_due:
+            self._progress_due = False
+            return self._encode(self._progress)
+        if self._acks:
+            return self._encode(self._acks.popleft())
+        return self._next_batch()
+
+    def _next_batch(self) -> bytes | None:
+        taken: dict[str, list[Any]] = {}
+        dropped: dict[str, int] = {}
+        for table, buffer in self._buffers.items():
+            records, lost = buffer.take(BATCH_WEIGHT)
+            if records:
+                taken[table] = records
+            if lost:
+                dropped[table] = lost
+        if not taken and not dropped:
+            return None
+        try:
+            message = self._encode(Batch(self._seq + 1, dropped, **taken))
+        except Exception as problem:  # noqa: BLE001 - one bad record must not stop the rest
+            self._count_error(problem)
+            self._drop_bad(taken, dropped)
+            message = self._encode(Batch(self._seq + 1, dropped, **taken))
+        self._seq += 1
+        return message
+
+    def _drop_bad(self, taken: dict[str, list[Any]], dropped: dict[str, int]) -> None:
+        """Leave the records that cannot be encoded out of `taken`; count them."""
+        for table, records in taken.items():
+            buffer = self._buffers[table]
+            good = []
+            for record in records:
+                try:
+                    self._encode(record)
+                    good.append(record)
+                except Exception:  # noqa: BLE001 - counted, and told by the caller
+                    rows = buffer.rows(record)
+                    buffer.lost_total += rows
+                    dropped[table] = dropped.get(table, 0) + rows
+            taken[table] = good
+
+    def _obey(self, command: Command) -> None:
+        known = self._hello.commands
+        if command.name not in known:
+            obeyed = ", ".join(known) or "none"
+            self.ack(command, False, f"no command {command.name!r}; obeyed: {obeyed}")
+        elif self._on_command is not None:
+            try:
+                self._on_command(command)
+            except Exception as problem:  # noqa: BLE001 - the answer tells of it
+                self.ack(command, False, f"{type(problem).__name__}: {problem}")
+        elif len(self._commands) >= WAITING_COMMANDS:
+            self.ack(
+                command,
+                False,
+                f"{WAITING_COMMANDS} commands wait for the engine already",
+            )
+        else:
+            with self._changed:
+                self._commands.append(command)
+                self._changed.notify_all()
+
+    def _opened(self, open_: bool) -> None:
+        if open_ and self._progress is not None:
+            self._progress_due = True
+        with self._changed:
+            self._open = open_
+            self._changed.notify_all()
+
+    def _count_error(self, problem: Exception) -> None:
+        with self._counting:
+            self.errors += 1
+            first = self.errors == 1
+        if first:
+            _log.warning("auxconn: %s: %s", type(problem).__name__, problem)
+
+    def _fall_silent(self) -> None:
+        """In a forked child: the thread is not here, and the socket is the parent's.
+
+        Nor is whoever held a lock at that moment, so there are new ones.
+        """
+        self._inert = True
+        self._open = False
+        self._changed = threading.Condition()
+        self._counting = threading.Lock()
+        self._commands.clear()
+
+
+class _Side:
+    """The face of a channel towards its link, apart from what engines may call."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.greeting = lambda: channel._hello
+        self.next_message = channel._next_message
+        self.obey = channel._obey
+        self.opened = channel._opened
+        self.failed = channel._count_error
+
+
+_channels: weakref.WeakSet[Channel] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for channel in list(_channels):
+        channel._fall_silent()
+
+
+def _at_exit() -> None:
+    for channel in list(_channels):
+        channel.close("the process ended", timeout=0.5)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)
+
+
+def _fact(value: Any) -> Fact:
+    """`value` as something that can be sent."""
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return value
+    item = getattr(value, "item", None)
+    if item is not None and not isinstance(value, str):
+        return _fact(item())
+    return clip(str(value), TEXT_LIMIT)
+
+
+def _plain(value: Any) -> Any:
+    """Encode what numpy and torch call a number, should a probe have passed one on."""
+    item = getattr(value, "item", None)
+    if item is None:
+        raise TypeError(f"{type(value).__name__} cannot be sent")
+    return item()

@@ -1,0 +1,26 @@
+"""How much of a text from outside is kept.
+
+A request id is chosen by whoever calls the engine, and an error's text may quote it; a
+bound on rows is a bound on memory only if a row's texts are bounded too.
+"""
+
+from __future__ import annotations
+
+NAME_LIMIT = 256
+"""Characters of a request id, or another short text, that are kept."""
+
+TEXT_LIMIT = 1024
+"""Characters of an event's or an error's text that are kept."""
+
+LONG_TEXTS = frozenset({("events", "text"), ("store", "error")})
+"""Columns that are texts of `TEXT_LIMIT`; the other text columns are names."""
+
+
+def limit_of(table: str, column: str) -> int:
+    """Characters that are kept of a text column."""
+    return TEXT_LIMIT if (table, column) in LONG_TEXTS else NAME_LIMIT
+
+
+def clip(text: str, limit: int) -> str:
+    """`text`, cut to `limit` characters; an ellipsis shows that it was."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
