@@ -1,0 +1,196 @@
+"""The command line: open the dashboard on a lab or on engines elsewhere, and find faults.
+
+Each command imports what it needs when it runs: `--help` must not wait for Panel, and
+nothing here ever loads vLLM, which lives in the lab's process alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import signal
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from auxconn.doctor import Finding
+    from auxconn_dashboard.hub import Hub
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="See and steer vLLM's auxiliary-output (R3) connector.",
+)
+
+Port = Annotated[
+    int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes a free one.")
+]
+Show = Annotated[bool, typer.Option(help="Open a browser on the page.")]
+
+
+@app.command()
+def demo(
+    port: Port = 5006,
+    show: Show = True,
+    connector: Annotated[
+        str | None, typer.Option(help="Scheduler connector: auxconn or vllm.")
+    ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(help="grpo, multi_turn, shared_prefix or scan."),
+    ] = None,
+    blocks: Annotated[
+        int | None, typer.Option(help="KV blocks of the engine's pool.")
+    ] = None,
+    block_size: Annotated[int | None, typer.Option(help="Tokens per KV block.")] = None,
+    capacity: Annotated[
+        int | None, typer.Option(help="KV blocks whose R3 rows are retained.")
+    ] = None,
+    kv_tier: Annotated[
+        int | None,
+        typer.Option(help="KV blocks of the host tier behind the pool; 0 is none."),
+    ] = None,
+) -> None:
+    """Open the dashboard on a lab: vLLM's real scheduler with an invented model."""
+    _stop_if_blocked("watch", "lab")
+    from auxconn.lab.demo import CONFIG, WORKLOAD
+    from auxconn.lab.workload_specs import WorkloadSpec
+
+    wanted = {
+        "connector": connector,
+        "num_blocks": blocks,
+        "block_size": block_size,
+        "capacity": capacity,
+        "kv_tier_blocks": kv_tier,
+    }
+    given: dict[str, Any] = {
+        name: value for name, value in wanted.items() if value is not None
+    }
+    try:
+        config = dataclasses.replace(CONFIG, **given)
+        spec = WORKLOAD if workload in (None, WORKLOAD.name) else WorkloadSpec(workload)
+    except ValueError as error:
+        _fail(str(error))
+    _serve(lambda hub: hub.demo(config, spec), port, show)
+
+
+@app.command()
+def serve(
+    collector_bind: Annotated[
+        str, typer.Option(help="Where engines connect to.")
+    ] = "tcp://127.0.0.1:5599",
+    port: Port = 5006,
+    show: Show = False,
+) -> None:
+    """Open the dashboard and wait for engines to connect to it."""
+
+    def watch(hub: type[Hub]) -> Hub:
+        made = hub.watch(collector_bind)
+        typer.echo(f"Engines connect to {made.address}")
+        return made
+
+    _serve(watch, port, show)
+
+
+@app.command()
+def doctor(
+    port: Port = 5006,
+    only: Annotated[
+        str | None,
+        typer.Option(help="Look at one thing: watch, lab or tests."),
+    ] = None,
+    deep: Annotated[
+        bool,
+        typer.Option("--deep", help="Import vLLM's scheduler too; some seconds."),
+    ] = False,
+) -> None:
+    """Say what is missing or does not fit, and what to do; exit code 1 if it blocks."""
+    from auxconn import doctor as examiner
+
+    scopes = examiner.SCOPES if only is None else (only,)
+    if unknown := set(scopes) - set(examiner.SCOPES):
+        _fail(f"--only {unknown.pop()}: it is one of {', '.join(examiner.SCOPES)}")
+    found = examiner.examine(scopes)
+    if "watch" in scopes:
+        found.append(examiner.check_port(port))
+    if deep and "lab" in scopes:
+        found.append(examiner.try_engine())
+    _tell(found)
+    blocked = sum(finding.level == "blocks" for finding in found)
+    if blocked:
+        things = "thing blocks" if blocked == 1 else "things block"
+        typer.echo(f"\n{blocked} {things}; see what to do above.")
+        raise typer.Exit(1)
+    typer.echo("\nAll well.")
+
+
+@app.command()
+def version() -> None:
+    """Print the versions of auxconn and of the vLLM beside it."""
+    from auxconn.doctor import vllm_code
+
+    typer.echo(f"auxconn {importlib.metadata.version('auxconn')}")
+    typer.echo(f"vLLM {vllm_code() or 'is not installed'}")
+
+
+SIGNS = {
+    "ok": ("ok    ", typer.colors.GREEN),
+    "note": ("note  ", typer.colors.YELLOW),
+    "blocks": ("BLOCKS", typer.colors.RED),
+}
+"""A word and a colour for each level: never a colour alone."""
+
+
+def _tell(findings: list[Finding]) -> None:
+    for finding in findings:
+        word, colour = SIGNS[finding.level]
+        typer.secho(word, fg=colour, nl=False)
+        typer.echo(f"  {finding.what}")
+        if finding.todo:
+            typer.echo(f"        -> {finding.todo}")
+
+
+def _fail(text: str) -> NoReturn:
+    typer.secho(text, fg=typer.colors.RED, err=True)
+    raise typer.Exit(1)
+
+
+def _stop_if_blocked(*scopes: str) -> None:
+    """End with the doctor's words where the page would only show that nothing comes."""
+    from auxconn import doctor as examiner
+
+    found = examiner.examine(scopes, tried=False)
+    blocking = [finding for finding in found if finding.level == "blocks"]
+    if blocking:
+        _tell(blocking)
+        raise typer.Exit(1)
+
+
+def _serve(make: Callable[[type[Hub]], Hub], port: int, show: bool) -> None:
+    """Serve the page of the hub that `make` makes, until the user or a signal ends it."""
+    from auxconn_dashboard.hub import Hub
+    from auxconn_dashboard.server import PortTakenError, check_port
+    from auxconn_dashboard.server import serve as serve_page
+
+    # A closed terminal or a service manager ends the page as Ctrl-C does: lab and all.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        check_port("127.0.0.1", port)
+        with make(Hub) as hub:
+            serve_page(hub, port, show)
+    except PortTakenError as error:
+        _fail(str(error))
+    except (ValueError, OSError) as error:
+        _fail(f"{type(error).__name__}: {error}")
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+if __name__ == "__main__":
+    main()
