@@ -6,7 +6,9 @@ off must not have paid for pandas or ZeroMQ.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,6 +25,19 @@ _HOMES = {
 }
 
 
+class _Package(ModuleType):
+    """The package, in which `attach` is the function and never the module of that name.
+
+    Importing `auxconn.attach` binds the module in the package, over whatever was there;
+    `from auxconn import attach` would then depend on who imported what before.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _HOMES and isinstance(value, ModuleType):
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -33,3 +48,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+sys.modules[__name__].__class__ = _Package

@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from auxconn.address import check_connect, check_engine
-from auxconn.buffers import Buffer
+from auxconn.buffers import INBOX_RECORDS, Buffer
 from auxconn.link import Link
 from auxconn.records import SCHEMA_VERSION, TABLES
 from auxconn.texts import TEXT_LIMIT, clip
@@ -92,11 +92,15 @@ class Channel:
             raise ValueError(f"capacity_rows={capacity_rows}: at least 1 is needed")
         self.incarnation = uuid.uuid4().hex
         self.ignored = 0
-        """Records emitted after `close`, or in a forked child, where nothing is sent."""
+        """Records emitted after `close`, or in a forked child, where nothing is sent; and
+        those for whose sending `close` had no time."""
         self.errors = 0
         """Records that are none, and what went wrong in the thread."""
         self._hello = Hello(SCHEMA_VERSION, engine, rank, role, self.incarnation)
         self._buffers = {table: Buffer(table, capacity_rows) for table in TABLES}
+        self._inboxes = {table: buffer.inbox for table, buffer in self._buffers.items()}
+        self._hurry_at = min(capacity_rows, INBOX_RECORDS) // 2
+        self._hurried = False
         self._on_command = on_command
         self._commands: deque[Command] = deque()
         self._acks: deque[Ack] = deque(maxlen=WAITING_ACKS)
@@ -121,8 +125,10 @@ class Channel:
                 self.ignored += 1
             return
         try:
-            if self._buffers[table].put(record):
-                self._link.wake()
+            inbox = self._inboxes[table]
+            inbox.append(record)
+            if len(inbox) > self._hurry_at:
+                self._hurry(table)
         except Exception as problem:  # noqa: BLE001 - never raises into the engine
             self._count_error(problem)
 
@@ -190,6 +196,8 @@ class Channel:
         with self._changed:
             self._changed.notify_all()
         self._link.close(clip(str(reason), TEXT_LIMIT), timeout)
+        with self._counting:
+            self.ignored += sum(map(len, self._buffers.values()))
         _channels.discard(self)
 
     # For whoever looks after the channel
@@ -230,7 +238,22 @@ class Channel:
         with self._changed:
             return self._changed.wait_for(lambda: self._open, timeout)
 
+    def _hurry(self, table: str) -> None:
+        """An inbox fills faster than the link's thread gathers: wake it, or drop."""
+        if not self._hurried:
+            self._hurried = True
+            self._link.wake()
+        buffer = self._buffers[table]
+        if len(buffer.inbox) > buffer.inbox_limit:
+            buffer.relieve()
+
     # For the link's thread
+
+    def _turn(self) -> None:
+        self._hurried = False
+        for buffer in self._buffers.values():
+            if buffer.inbox:
+                buffer.gather()
 
     def _next_message(self) -> bytes | None:
         if self._progress_due:
@@ -252,28 +275,35 @@ class Channel:
         if not taken and not dropped:
             return None
         try:
+            for table, records in taken.items():
+                taken[table] = self._buffers[table].clipped(records)
             message = self._encode(Batch(self._seq + 1, dropped, **taken))
         except Exception as problem:  # noqa: BLE001 - one bad record must not stop the rest
             self._count_error(problem)
-            self._drop_bad(taken, dropped)
-            message = self._encode(Batch(self._seq + 1, dropped, **taken))
+            good = self._without_bad(taken, dropped)
+            message = self._encode(Batch(self._seq + 1, dropped, **good))
         self._seq += 1
         return message
 
-    def _drop_bad(self, taken: dict[str, list[Any]], dropped: dict[str, int]) -> None:
-        """Leave the records that cannot be encoded out of `taken`; count them."""
+    def _without_bad(
+        self, taken: dict[str, list[Any]], dropped: dict[str, int]
+    ) -> dict[str, list[Any]]:
+        """Leave out the records that cannot be encoded; add them to `dropped`."""
+        good: dict[str, list[Any]] = {}
         for table, records in taken.items():
             buffer = self._buffers[table]
-            good = []
+            good[table] = []
             for record in records:
                 try:
-                    self._encode(record)
-                    good.append(record)
+                    if type(record) is not TABLES[table]:
+                        raise TypeError(f"no record of {table}")
+                    kept = buffer.clipped([record])
+                    self._encode(kept)
+                    good[table] += kept
                 except Exception:  # noqa: BLE001 - counted, and told by the caller
-                    rows = buffer.rows(record)
-                    buffer.lost_total += rows
+                    rows = buffer.give_up(record)
                     dropped[table] = dropped.get(table, 0) + rows
-            taken[table] = good
+        return good
 
     def _obey(self, command: Command) -> None:
         known = self._hello.commands
@@ -327,6 +357,7 @@ class _Side:
 
     def __init__(self, channel: Channel) -> None:
         self.greeting = lambda: channel._hello
+        self.turn = channel._turn
         self.next_message = channel._next_message
         self.obey = channel._obey
         self.opened = channel._opened

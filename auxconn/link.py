@@ -56,6 +56,9 @@ class Engine(Protocol):
     def greeting(self) -> Hello:
         """The `Hello` of this moment."""
 
+    def turn(self) -> None:
+        """Told at every turn, many times a second, connected or not."""
+
     def next_message(self) -> bytes | None:
         """Take the next message, encoded; None when there is nothing to say."""
 
@@ -189,6 +192,7 @@ class Link:
             poller.poll(int(FLUSH_SECONDS * 1000))
             with contextlib.suppress(BlockingIOError):
                 self._woken.recv(4096)
+            self._engine.turn()
             self._watch(monitor)
             self._listen(dealer)
             self._speak(dealer)
