@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,9 @@ from auxconn.lab.config import LabConfig
         ),
     ],
 )
-def test_refuses_what_cannot_be_built(settings: dict, words: list[str]) -> None:
+def test_refuses_what_cannot_be_built(
+    settings: dict[str, Any], words: list[str]
+) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the words are compared below
         LabConfig(**settings)
     for word in words:

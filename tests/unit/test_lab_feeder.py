@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import count
 
 from auxconn.lab.feeder import Feeder
@@ -34,7 +35,7 @@ def test_keeps_as_many_as_asked_in_the_engine() -> None:
 def test_requests_arrive_at_their_steps() -> None:
     stream = [request("a"), request("b", arrival_step=2), request("c", arrival_step=2)]
 
-    class Arriving(list):
+    class Arriving(list[LabRequest]):
         concurrency = None
 
     feeder = Feeder(Arriving(stream))
@@ -72,7 +73,7 @@ def test_a_follower_of_nobody_goes_at_once() -> None:
 def test_endless_followers_are_not_read_without_end() -> None:
     read = count()
 
-    def stream():
+    def stream() -> Iterator[LabRequest]:
         yield request("a")
         while True:
             yield request(f"f{next(read)}", after="a")

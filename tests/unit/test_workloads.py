@@ -6,6 +6,7 @@ import inspect
 import json
 from collections import Counter, defaultdict
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -164,7 +165,9 @@ def test_arrivals_come_at_the_rate_and_never_go_back() -> None:
         ("shared_prefix", {"zipf": -1}, "zipf=-1"),
     ],
 )
-def test_refuses_what_it_cannot_be(name: str, params: dict, words: str) -> None:
+def test_refuses_what_it_cannot_be(
+    name: str, params: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ValueError, match=words):
         WorkloadSpec(name, params)
 
