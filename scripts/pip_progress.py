@@ -131,17 +131,19 @@ def run_pip(
         "--disable-pip-version-check", "--root-user-action", "ignore", *arguments,
     ]  # fmt: skip
     progress = Progress(title)
-    with log.open("a", encoding="utf-8") as file:
-        file.write(f"$ {' '.join(command)}\n")
-        process = subprocess.Popen(
+    output: list[str] = []
+    installing = threading.Event()
+    with (
+        log.open("a", encoding="utf-8") as file,
+        subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-        )
-        installing = threading.Event()
-        output: list[str] = []
+        ) as process,
+    ):
+        file.write(f"$ {' '.join(command)}\n")
         watch = threading.Thread(
             target=_watch_folder,
             args=(process, installing, progress, _site_packages(python), total),
@@ -156,14 +158,14 @@ def run_pip(
                 _show(line, output, progress, total)
                 if line.startswith(INSTALLING):
                     installing.set()
+            code = process.wait()
         except BaseException:
-            # Ctrl-C reaches pip too; wait for it, so that it does not write on.
+            # Ctrl-C reaches pip too; leaving waits for it, so that it does not write on.
             process.terminate()
-            process.wait()
             raise
-        code = process.wait()
-        installing.set()
-        watch.join()
+        finally:
+            installing.set()
+    watch.join()
     if code:
         text = "".join(output)
         raise PipError(explain(text), text)

@@ -242,8 +242,8 @@ def install_pins(venv: Path, python: Path, log: Path) -> None:
         if "No matching distribution" not in error.output:
             raise
         print("    pip is offered no CPU build here; taking PyTorch's own index")
-        arguments += ["--extra-index-url", TORCH_CPU_INDEX]
-        run_pip(python, arguments, log, title, 1)
+        from_index = [*arguments, "--extra-index-url", TORCH_CPU_INDEX]
+        run_pip(python, from_index, log, title, 1)
     run_pip(
         python,
         ["--no-deps", "--requirement", str(PINS)],
