@@ -111,6 +111,7 @@ class Channel:
         self._open = False
         self._inert = False
         self._seq = 0
+        self._last_records = 0
         self._encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
         self._link = Link(address, _Side(self), f"auxconn-{engine}-{rank}-{role}")
         _channels.add(self)
@@ -198,6 +199,8 @@ class Channel:
         self._link.close(clip(str(reason), TEXT_LIMIT), timeout)
         with self._counting:
             self.ignored += sum(map(len, self._buffers.values()))
+            if self._link.unsent:
+                self.ignored += self._last_records
         _channels.discard(self)
 
     # For whoever looks after the channel
@@ -283,6 +286,7 @@ class Channel:
             good = self._without_bad(taken, dropped)
             message = self._encode(Batch(self._seq + 1, dropped, **good))
         self._seq += 1
+        self._last_records = sum(map(len, taken.values()))
         return message
 
     def _without_bad(

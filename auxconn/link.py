@@ -112,6 +112,11 @@ class Link:
         self._waker.setblocking(False)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
+    @property
+    def unsent(self) -> bool:
+        """Whether a message was taken from the engine that the socket did not take."""
+        return self._hand is not None
+
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
@@ -143,13 +148,16 @@ class Link:
     def _run(self) -> None:
         context = zmq.Context()
         try:
-            while not self._finished():
+            over = False
+            while not over:
                 dealer = context.socket(zmq.DEALER)
                 try:
                     self._serve(dealer)
+                    over = True
                 except Exception as problem:  # noqa: BLE001 - the rows' way must not end
                     self._engine.failed(problem)
                     self._lost_connection()
+                    over = self._closing and time.monotonic() >= self._close_by
                     time.sleep(FLUSH_SECONDS)
                 finally:
                     dealer.close(LINGER_MS)
@@ -160,7 +168,7 @@ class Link:
             self._woken.close()
 
     def _serve(self, dealer: zmq.Socket[bytes]) -> None:
-        """Set the socket up and work it until the end, or until something breaks."""
+        """Set the socket up and work it to the end, or until something breaks."""
         # Queue for a connection that exists only: what is queued for none would be
         # delivered before the `Hello`.
         dealer.setsockopt(zmq.IMMEDIATE, 1)
@@ -186,23 +194,26 @@ class Link:
         poller.register(monitor, zmq.POLLIN)
         poller.register(self._woken, zmq.POLLIN)
         dealer.connect(self.address)
-        while not self._finished():
+        over = False
+        while not over:
             wanted = zmq.POLLIN | (zmq.POLLOUT if self._blocked else 0)
             poller.register(dealer, wanted)
             poller.poll(int(FLUSH_SECONDS * 1000))
             with contextlib.suppress(BlockingIOError):
                 self._woken.recv(4096)
+            # Before the rows are gathered: those emitted before `close` still go.
+            closing = self._closing
             self._engine.turn()
             self._watch(monitor)
             self._listen(dealer)
             self._speak(dealer)
+            over = closing and self._is_over()
         if self._open:
             with contextlib.suppress(zmq.Again):
                 dealer.send(self._encode(Bye(self._bye)), zmq.NOBLOCK)
 
-    def _finished(self) -> bool:
-        if not self._closing:
-            return False
+    def _is_over(self) -> bool:
+        """Whether all is sent, or the time to do so has run out."""
         now = time.monotonic()
         if now >= self._close_by or (not self._open and now >= self._grace_by):
             return True
@@ -263,7 +274,7 @@ class Link:
 
     def _speak(self, dealer: zmq.Socket[bytes]) -> None:
         """Send what there is until the socket takes no more."""
-        self._blocked = False
+        self._blocked = self._drained = False
         if not self._connected:
             return
         try:
@@ -291,7 +302,6 @@ class Link:
         self._greeted_at = self._last_sent = now
 
     def _send_messages(self, dealer: zmq.Socket[bytes]) -> None:
-        self._drained = False
         for _ in range(MESSAGES_A_TURN):
             if self._hand is None:
                 self._hand = self._engine.next_message()

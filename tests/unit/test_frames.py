@@ -180,7 +180,7 @@ def test_names_that_do_not_exist_are_refused(store):
 def test_a_version_that_never_was_is_refused(store):
     store.append("steps", [made.steps(1)], "lab")
     for version in (-1, 2):
-        with pytest.raises(ValueError, match=f"version {version} of 'steps'.*0 to 1"):
+        with pytest.raises(ValueError, match=rf"version {version} of 'steps'.*0 to 1"):
             store.since("steps", version)
 
 
@@ -376,7 +376,7 @@ def test_more_engines_than_can_be_told_apart_are_refused_by_name(monkeypatch):
     store = FrameStore(100)
     for i in range(3):
         store.append("steps", [made.steps(i)], f"engine-{i}")
-    with pytest.raises(ValueError, match="'engine-3'.*3 engines"):
+    with pytest.raises(ValueError, match=r"'engine-3'.*3 engines"):
         store.append("steps", [made.steps(3)], "engine-3")
     StoreSink(store, "engine-4").emit("steps", made.steps(4))
     assert store.rejected["steps"] == 1

@@ -87,5 +87,5 @@ def test_names_give_out_numbers_once_and_reclaim_those_without_rows(monkeypatch)
     assert names.code("d", in_use) == 1
     assert names.find("b") is None
     assert names.decode(np.array([0, 1, 2])).tolist() == ["a", "d", "c"]
-    with pytest.raises(ValueError, match="'e'.*3 engines"):
+    with pytest.raises(ValueError, match=r"'e'.*3 engines"):
         names.code("e", [np.arange(3)])
