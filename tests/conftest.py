@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from auxconn.lab.environment import prepare
+
 ROOT = Path(__file__).resolve().parent.parent
 
 MARKS = {
@@ -22,22 +24,8 @@ MARKS = {
 }
 """Marks of all tests of a folder."""
 
-ENGINE_ENVIRONMENT = {
-    "VLLM_TARGET_DEVICE": "cpu",
-    "VLLM_USE_V2_MODEL_RUNNER": "1",
-    "TRITON_INTERPRET": "1",
-    "CUDA_VISIBLE_DEVICES": "",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    # Tests run side by side on two cores; more threads than that only get in each
-    # other's way.
-    "OMP_NUM_THREADS": "1",
-}
-"""Must be set before vLLM is imported, and be inherited by the children of a test."""
-
-for name, value in ENGINE_ENVIRONMENT.items():
-    os.environ.setdefault(name, value)
+# Must be set before vLLM is imported, and be inherited by the children of a test.
+prepare()
 
 # `ci` is derandomized: a test that fails fails for everybody, and a green one stays green.
 settings.register_profile(

@@ -1,0 +1,20 @@
+"""Write the documents that are made from code, so that they cannot say otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from auxconn import catalogue
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+
+def main() -> None:
+    """Write each document and name it."""
+    for name, text in {"metrics.md": catalogue.markdown()}.items():
+        (DOCS / name).write_text(text, encoding="utf-8")
+        print(f"docs/{name}")
+
+
+if __name__ == "__main__":
+    main()
