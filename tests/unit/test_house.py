@@ -132,16 +132,6 @@ def test_the_listed_packages_are_the_folders(root, project):
         assert (root / folder / "py.typed").exists()
 
 
-def test_what_is_not_python_is_packed(root, project):
-    patterns = project["tool"]["setuptools"]["package-data"]["*"]
-    suffixes = {pattern.removeprefix("*") for pattern in patterns}
-    for folder in project["tool"]["setuptools"]["package-dir"].values():
-        for path in (root / folder).rglob("*"):
-            known = path.suffix in {".py", ".pyc"} or "__pycache__" in path.parts
-            if path.is_file() and not known:
-                assert path.suffix in suffixes or path.name in patterns, path
-
-
 def test_the_licence_is_there_in_full(root, project):
     text = (root / "LICENSE").read_text()
     assert text.strip().startswith("Apache License")
