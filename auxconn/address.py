@@ -71,6 +71,15 @@ def check_engine(engine: object, rank: object, role: object) -> None:
         raise ValueError(f"role={role!r}: it is one of {', '.join(ROLES)}")
 
 
+def is_ipv6(address: str) -> int:
+    """1 for an address with an IPv6 host, else 0, as ZeroMQ's option takes it.
+
+    With the option on, a machine without IPv6 cannot listen at all, and one that has it
+    reports 127.0.0.1 as ::ffff:127.0.0.1.
+    """
+    return int(address.startswith("tcp://["))
+
+
 def _parts(address: object) -> tuple[str, str] | None:
     """Host and port of a tcp address, None for an ipc one."""
     if not isinstance(address, str):

@@ -25,7 +25,7 @@ from typing import Any, Self
 import msgspec
 import zmq
 
-from auxconn.address import check_bind
+from auxconn.address import check_bind, is_ipv6
 from auxconn.commands import CommandError, Commands, Waiting, failed
 from auxconn.frames import FrameStore
 from auxconn.sources import MESSAGE_LIMIT, MOST_SOURCES, Key, Source, Sources
@@ -244,7 +244,7 @@ class Collector:
             # between the two, the message is refused by us, and told.
             router.setsockopt(zmq.MAXMSGSIZE, 2 * MESSAGE_LIMIT)
             router.setsockopt(zmq.TCP_KEEPALIVE, 1)
-            router.setsockopt(zmq.IPV6, 1)
+            router.setsockopt(zmq.IPV6, is_ipv6(bind))
             router.bind(bind)
         except zmq.ZMQError as problem:
             router.close(0)

@@ -24,6 +24,7 @@ import msgspec
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from auxconn.address import is_ipv6
 from auxconn.wire import BEAT_SECONDS, Beat, Bye, Command, Hello, ToEngine, Welcome
 
 FLUSH_SECONDS = 0.05
@@ -179,7 +180,7 @@ class Link:
         dealer.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
         dealer.setsockopt(zmq.TCP_KEEPALIVE, 1)
         dealer.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 15)
-        dealer.setsockopt(zmq.IPV6, 1)
+        dealer.setsockopt(zmq.IPV6, is_ipv6(self.address))
         monitor = dealer.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
         )

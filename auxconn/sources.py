@@ -13,6 +13,7 @@ would push everything else out of the table of events.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import OrderedDict
@@ -564,11 +565,12 @@ class Sources:
 
     def _write(self, kind: str, text: str, engine: str, rank: int, step: int) -> None:
         event = Events(self._wall(), step, cast(EventKind, kind), text)
-        try:
-            self._store.append("events", [event], engine, rank)
-        except ValueError:
-            # The store knows the names of too many engines: under ours there is room.
-            self._store.append("events", [event], OWN_ENGINE, rank)
+        # A store that can name no further engine may still know ours; if not, the counters
+        # have it all the same.
+        for name in (engine, OWN_ENGINE):
+            with contextlib.suppress(ValueError):
+                self._store.append("events", [event], name, rank)
+                return
 
     def _moved(self) -> None:
         self.version += 1
