@@ -47,6 +47,8 @@ class Plan:
     levels: tuple[str, ...]
     derive: Callable[[Columns], dict[str, Values]]
     """Adds to the columns read those that are computed from them."""
+    also: tuple[str, ...] = ()
+    """Columns of which only the newest reading is of interest."""
 
 
 def _steps(columns: Columns) -> dict[str, Values]:
@@ -156,6 +158,7 @@ PLANS: dict[str, Plan] = {
         _STEP_SUMS,
         (*_STEP_LEVELS, "retained_off_gpu", "over"),
         _steps,
+        ("step", "generation"),
     ),
     "lookups": Plan(
         _LOOKUP_READ,
@@ -177,6 +180,6 @@ PLANS: dict[str, Plan] = {
     ),
     "blocks": Plan(("event",), BLOCK_EVENTS, (), _blocks),
     "rows": Plan(_ROW_READ, (*_ROW_READ, "rows", "bytes"), (), _rows),
-    "store": Plan(_STORE_READ, (), (*_STORE_READ, "used_bytes"), _store),
+    "store": Plan(_STORE_READ, (), (*_STORE_READ, "used_bytes"), _store, ("error",)),
 }
 """Every table that is folded into buckets."""

@@ -37,10 +37,24 @@ BIND_VARIABLE = "AUXCONN_LISTEN"
 ROWS = 100_000
 """Rows of each table kept, unless the user sets another history length."""
 
+LAB = "lab"
+"""Name of the engine in the lab that a server runs itself."""
+
 IDLE_SECONDS = 3.0
 """A live engine without a step for so long is shown as idle."""
 
 _RANKING: dict[str, int] = {"live": 0, "starting": 1, "stale": 2, "gone": 3}
+
+
+_SETTINGS = (
+    "num_blocks",
+    "block_size",
+    "hash_block_size",
+    "kv_tier_blocks",
+    "capacity",
+    "connector",
+)
+"""Facts that are settings of `LabConfig`."""
 
 
 class Engines(Protocol):
@@ -49,7 +63,7 @@ class Engines(Protocol):
     def sources(self) -> list[Any]:
         """Every engine as it is now, as `auxconn.collector.Source`."""
 
-    def command(self, engine: str, name: str, **args: Any) -> Future[Ack]:
+    def command(self, engine: str, name: str, /, **args: Any) -> Future[Ack]:
         """Ask an engine to do something."""
 
 
@@ -79,6 +93,7 @@ class Hub:
         self.store = store
         self.engines = engines
         self.lab = lab
+        """The lab's process; its engine is called `LAB`."""
         self.address = address
         self._lock = threading.RLock()
         self._readers: dict[str, Reader] = {}
@@ -86,6 +101,7 @@ class Hub:
         self._lab_since = time.monotonic()
         self._lab_problem = ""
         self._restarting: threading.Thread | None = None
+        self._workload: dict[str, Any] = {}
         self._closers: list[Any] = []
 
     # Ways to make one
@@ -110,11 +126,18 @@ class Hub:
         rows
             Rows kept per table.
         """
+        from auxconn.lab import demo
         from auxconn.lab.process import LabProcess
 
         hub = cls.watch(bind, rows=rows)
         try:
-            lab = LabProcess(config, workload, hub.address)
+            lab = LabProcess(
+                demo.CONFIG if config is None else config,
+                demo.WORKLOAD if workload is None else workload,
+                hub.address,
+                LAB,
+                steps_per_s=demo.STEPS_PER_S,
+            )
             lab.start()
         except BaseException:
             hub.close()
@@ -158,7 +181,7 @@ class Hub:
         """Engines that can be looked at, those of the collector first, then of the frames."""
         found = dict.fromkeys(source.engine for source in self._sources())
         if self.lab is not None:
-            found.setdefault(self.lab.engine)
+            found.setdefault(LAB)
         return list(found)
 
     def source(self, engine: str | None) -> Any:
@@ -181,8 +204,10 @@ class Hub:
             ),
         )
 
-    def command(self, engine: str, name: str, **args: Any) -> Future[Ack]:
+    def command(self, engine: str, name: str, /, **args: Any) -> Future[Ack]:
         """Ask an engine to do something; the future brings its answer, or an error."""
+        if name == "workload":
+            self._workload = dict(args)
         if self.engines is None:
             failed: Future[Ack] = Future()
             failed.set_exception(
@@ -208,11 +233,27 @@ class Hub:
     def _restart(self) -> None:
         assert self.lab is not None
         try:
-            self.lab.restart()
+            self.lab.restart(*self._settings())
             self._lab_problem = ""
         except Exception as problem:  # noqa: BLE001 - shown to the user, in the header
             self._lab_problem = f"{type(problem).__name__}: {problem}"
         self._lab_since = time.monotonic()
+
+    def _settings(self) -> tuple[Any, Any]:
+        """What the lab was last set to, so that a restart brings back what one looked at."""
+        from auxconn.lab.workload_specs import WorkloadSpec
+
+        assert self.lab is not None
+        source = self.source(LAB)
+        facts = {} if source is None else source.facts
+        known = {name: facts[name] for name in _SETTINGS if facts.get(name) is not None}
+        if known.get("hash_block_size") == known.get("block_size"):
+            known["hash_block_size"] = None
+        try:
+            workload = WorkloadSpec.from_dict(self._workload) if self._workload else None
+            return self.lab.config.replace(**known), workload
+        except ValueError:
+            return None, None
 
     # Reading
 
@@ -227,7 +268,7 @@ class Hub:
         source = self.source(engine)
         name = engine or (source.engine if source is not None else None)
         if name is None and self.lab is not None:
-            name = self.lab.engine
+            name = LAB
         with self._lock:
             reader = self._readers.get(name or "")
             if reader is None:
@@ -266,7 +307,7 @@ class Hub:
 
     def _link(self, name: str | None, source: Any, reader: Reader | None) -> Link:
         lab = self.lab
-        ours = lab is not None and name in (None, "", lab.engine)
+        ours = lab is not None and name in (None, "", LAB)
         if lab is not None and ours:
             if self.restarting:
                 return Link("starting", stage="spawn", stage_text="restarting the lab")

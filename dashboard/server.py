@@ -62,7 +62,9 @@ def serve(
     from .app import page
     from .session import HUB_KEY
 
-    pn.state.cache[HUB_KEY] = hub
+    # `page` finds it there, as it finds that of `panel serve`.
+    pn.state.cache.pop((HUB_KEY,), None)
+    pn.state.as_cached(HUB_KEY, lambda: hub)
     return pn.serve(
         {"/": page},
         port=port,

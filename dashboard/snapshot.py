@@ -168,7 +168,7 @@ class Reader:
         self.lag = 0.0
         """Seconds by which the engine's clock is behind ours, when it clearly is."""
         self.steps = 0
-        """Rows of `steps` read: it stands still when the engine does."""
+        """Rows of `steps` and `rows` read: it stands still when the engine does."""
 
     def advance(self) -> None:
         """Take in what has come since the last call."""
@@ -232,7 +232,7 @@ class Reader:
             return
         names = ("t", "event") if table == "blocks" else ("t",)
         if table in ("steps", "store"):
-            names = ("t", *PLANS[table].read)
+            names = ("t", *PLANS[table].read, *PLANS[table].also)
         delta = self._store.since(table, seen, columns=names, engine=self._engine)
         self._seen[table] = delta.version
         self._lost[table] += delta.lost if seen else 0
@@ -241,7 +241,7 @@ class Reader:
         t = delta.columns["t"]
         if not len(t):
             return
-        if table == "steps":
+        if table in ("steps", "rows"):
             self.steps += len(t)
         if table == "blocks":
             kinds, counts = np.unique(delta.columns["event"].astype(str), return_counts=True)

@@ -1,0 +1,128 @@
+// The newest look-ups, a page of them at a time. Rows are text from outside: they are set
+// as text, never as markup. While the pointer rests on the table it stands still.
+
+const PARTS = [["local", "--ac-local"], ["external", "--ac-loading"], ["refused", "--ac-refused"], ["unused", "--ac-retained"], ["computed", "--ac-computed"]]
+
+export function render({ model }) {
+  const root = h("div", "panel")
+  const head = h("div", "head")
+  const filter = h("input", "ac-filter")
+  filter.type = "search"
+  filter.placeholder = "Filter by request id   /"
+  filter.setAttribute("aria-label", "Filter by request id")
+  filter.spellcheck = false
+  let typing
+  filter.addEventListener("input", () => {
+    clearTimeout(typing)
+    typing = setTimeout(() => { model.filter = filter.value }, 200)
+  })
+  const reason = h("select")
+  reason.setAttribute("aria-label", "Why it ended")
+  reason.addEventListener("change", () => { model.reason = reason.value })
+  const held = h("span", "held")
+  head.append(h("h3", "", "Look-ups"), h("span", "unit", "one admission per row, newest first"), h("span", "spacer"), held, reason, filter)
+
+  const table = h("table")
+  const titles = h("tr")
+  for (const [label, name, tip] of [
+    ["Time", "", "When it was admitted"], ["Request", "", ""], ["Tokens", "num", "Tokens of the request when it was looked up"],
+    ["Where they came from", "", "Blue: local hit. Purple: external. Orange: refused. Green: rows only. Grey: computed"],
+    ["Hit", "num", "Tokens that were not computed: local and external"], ["Hits ended after", "num", "Tokens of the leading run of blocks with R3 rows"],
+    ["because", "", ""], ["External offer", "", "What the KV connector offered and what became of it"],
+  ]) {
+    const cell = h("th", name, label)
+    cell.title = tip
+    titles.append(cell)
+  }
+  const thead = h("thead"), body = h("tbody")
+  thead.append(titles)
+  table.append(thead, body)
+  const scroll = h("div", "scroll")
+  scroll.append(table)
+  const empty = h("div", "empty")
+  const foot = h("div", "foot")
+  const count = h("span", "count")
+  const newer = h("button", "", "‹ newer"), older = h("button", "", "older ›")
+  for (const [node, by] of [[newer, -1], [older, 1]]) {
+    node.type = "button"
+    node.addEventListener("click", () => { model.page_number = Math.max(0, model.page_number + by) })
+  }
+  foot.append(count, h("span", "spacer"), newer, older)
+  root.append(head, scroll, empty, foot)
+
+  let resting = false, missed = false
+  scroll.addEventListener("mouseenter", () => { resting = true })
+  scroll.addEventListener("mouseleave", () => { resting = false; if (missed) fill() })
+
+  const fill = () => {
+    missed = false
+    held.textContent = ""
+    body.replaceChildren(...model.rows.flatMap(line))
+    empty.textContent = model.empty
+    empty.hidden = !model.empty
+    table.hidden = Boolean(model.empty)
+  }
+  const line = (row) => {
+    const tr = h("tr", row.key === model.selected ? "on" : "")
+    tr.tabIndex = 0
+    const bar = h("div", "bar")
+    for (const [part, color] of PARTS) {
+      if (!row[part]) continue
+      const piece = h("i", part)
+      piece.style.flexGrow = row[part]
+      piece.style.background = `var(${color})`
+      bar.append(piece)
+    }
+    const cell = h("td", "wide")
+    cell.append(bar)
+    cell.title = row.parts
+    const id = h("td", "id", row.request)
+    id.title = row.request
+    const why = h("td", `why ${row.reason}`, row.why)
+    why.title = row.why_long
+    tr.append(h("td", "time", clock(row.t)), id, h("td", "num", n(row.tokens)), cell, h("td", "num", row.hit), h("td", "num", n(row.run_end)), why, h("td", row.refused ? "refused" : "", row.offer))
+    const pick = () => { model.selected = model.selected === row.key ? "" : row.key }
+    tr.addEventListener("click", pick)
+    tr.addEventListener("keydown", (event) => { if (event.key === "Enter") pick() })
+    if (row.key !== model.selected) return [tr]
+    const more = h("tr", "detail"), wide = h("td")
+    wide.colSpan = 8
+    wide.append(...row.detail.map((text) => h("p", "", text)))
+    more.append(wide)
+    return [tr, more]
+  }
+  const update = () => {
+    if (resting && model.rows.length && body.childElementCount) { missed = true; held.textContent = "holding still under the pointer"; return }
+    fill()
+  }
+  const choices = () => {
+    reason.replaceChildren(...model.reasons.map(([label, value]) => new Option(label, value)))
+    reason.value = model.reason
+  }
+  const footing = () => {
+    count.textContent = model.count
+    newer.disabled = model.page_number === 0
+    older.disabled = !model.has_older
+  }
+  model.on(["rows", "empty"], update)
+  model.on("selected", fill)
+  model.on(["reasons", "reason"], choices)
+  model.on(["count", "page_number", "has_older"], footing)
+  model.on("page_number", fill)
+  model.on("filter", () => { if (filter.value !== model.filter) filter.value = model.filter })
+  filter.value = model.filter
+  choices(); footing(); fill()
+  return root
+}
+
+function n(value) { return value.toLocaleString("en") }
+function clock(t) {
+  const d = new Date(t * 1000), p = (v) => String(v).padStart(2, "0")
+  return `${p(d.getHours())}:${p(d.getMinutes())}:${p(d.getSeconds())}.${Math.floor(d.getMilliseconds() / 100)}`
+}
+function h(tag, name, text) {
+  const node = document.createElement(tag)
+  if (name) node.className = name
+  if (text !== undefined) node.textContent = text
+  return node
+}

@@ -1,0 +1,520 @@
+"""One browser's page: it asks the hub for snapshots and hands them to its views.
+
+Every session has views, a window, a theme and a pace of its own, and pulls: nothing is
+pushed into it from a thread, so a closed one is garbage like any other object. A tick that
+fails is caught here, counted and shown, because Panel would log it and go on for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import panel as pn
+import param
+
+from . import words
+from .controls import Controls
+from .hub import Hub
+from .snapshot import WINDOWS, Snapshot, Window
+from .steering import Steering
+from .theme import THEMES, asset
+from .views.axis import TimeAxis
+from .views.banner import RESTART, BannerView
+from .views.base import Plot
+from .views.cost import CostPlot
+from .views.events import EventsView
+from .views.hits import HitsPlot
+from .views.indicators import IndicatorsView
+from .views.loading import LoadingPlot
+from .views.lookups import LookupsView
+from .views.pool import PoolPlot
+from .views.reasons import ReasonsView
+from .views.retained import ReleasedPlot, RetainedPlot
+from .views.rows import RowsPlot
+from .views.store import StorePlot
+from .views.topbar import TopBar, facts, state_words, windows
+
+if TYPE_CHECKING:
+    from auxconn.frames import FrameStore
+
+logger = logging.getLogger(__name__)
+
+HUB_KEY = "auxconn.hub"
+"""Where the server keeps its one hub."""
+
+PLOTS: tuple[type[Plot], ...] = (
+    HitsPlot,
+    RetainedPlot,
+    ReleasedPlot,
+    LoadingPlot,
+    RowsPlot,
+    StorePlot,
+    PoolPlot,
+    CostPlot,
+)
+"""Plots in the order of the page."""
+
+REFRESH = (0.2, 0.5, 1.0, 2.0, 5.0)
+"""Seconds between two drawings, to choose from."""
+
+HISTORY = (10_000, 50_000, 100_000, 250_000, 500_000)
+"""Rows kept per table, to choose from."""
+
+TICK_SECONDS = 0.2
+"""Answers, states and ages are looked at so often, whatever the refresh rate."""
+
+MOST_FAILURES = 10
+"""Ticks that fail one after the other before the page stops trying."""
+
+_open: weakref.WeakSet[Dashboard] = weakref.WeakSet()
+
+
+def open_sessions() -> int:
+    """Pages that are open in this process; for tests and for `sessions` in the menu."""
+    return len(_open)
+
+
+class Dashboard(pn.viewable.Viewer):
+    """The page, or the view below a notebook's cell.
+
+    Parameters
+    ----------
+    hub
+        Where snapshots come from.
+    page
+        True when it has a browser's page for itself: keys, theme of the page, address.
+    """
+
+    engine = param.String("", doc="Engine that is looked at; empty is the first one.")
+    window = param.Selector(
+        default=60, objects=list(WINDOWS), doc="Seconds of history shown while following."
+    )
+    refresh = param.Selector(default=0.5, objects=list(REFRESH), doc="Seconds.")
+    paused = param.Boolean(False, doc="The view stands still; the reading goes on.")
+    theme = param.Selector(default="light", objects=list(THEMES))
+    controls_shown = param.Boolean(True)
+
+    ADDRESS: ClassVar[tuple[str, ...]] = ("engine", "window", "refresh", "theme")
+    """Parameters that stand in the page's address."""
+
+    def __init__(self, hub: Hub, *, page: bool = False, **params: Any) -> None:
+        super().__init__(**params)
+        self.hub = hub
+        self.snapshot: Snapshot | None = None
+        self.failures = 0
+        self.problem = ""
+        self.ticks = 0
+        self._drawn = 0.0
+        self._pinned: tuple[float, float] | None = None
+        self._paused_at = 0.0
+        self._callback: Any = None
+        _open.add(self)
+        theme = THEMES[self.theme]
+        self.axis = TimeAxis(self._pin)
+        self.steering = Steering(self._send)
+        self.bar = TopBar(
+            windows=windows(),
+            window=self.window,
+            theme=self.theme,
+            page=page,
+            sizing_mode="stretch_width",
+        )
+        self.bar.on_action = self.act
+        self.banner = BannerView(hub.address, hub.lab is not None, self.act)
+        self.indicators = IndicatorsView()
+        self.plots = {kind.key: kind(self.axis, theme) for kind in PLOTS}
+        self.lookups = LookupsView(hub.store)
+        self.reasons = ReasonsView()
+        self.events = EventsView()
+        self.controls = Controls(self.steering)
+        self._settings = self._view_controls()
+        self._layout = self._lay_out(page)
+        self.bar.param.watch(self._from_bar, ["engine", "window"])
+        self.param.watch(self._restyle, "theme")
+        self.param.watch(self._rewindow, ["engine", "window"])
+        self.param.watch(self._repaced, "paused")
+        self._restyle()
+
+    def __panel__(self) -> Any:
+        return self._layout
+
+    # Ticks
+
+    def start(self) -> None:
+        """Begin to tick; for a notebook and for a page that has loaded."""
+        if self._callback is None:
+            self.tick()
+            self._callback = pn.state.add_periodic_callback(
+                self.tick, period=int(1000 * TICK_SECONDS)
+            )
+
+    def stop(self) -> None:
+        """Tick no more. Safe to call again."""
+        if self._callback is not None:
+            self._callback.stop()
+            self._callback = None
+
+    def close(self) -> None:
+        """The browser is gone: let go of everything that outlives it."""
+        self.stop()
+        self.bar.on_action = None
+        self.banner.source.on_action = None
+        _open.discard(self)
+
+    def tick(self) -> None:
+        """Look at the hub; draw when it is time. Never raises."""
+        try:
+            with pn.io.hold():
+                self._tick()
+            self.failures = 0
+        except Exception as problem:  # a failing tick must be seen, not only logged
+            self.failures += 1
+            self.problem = f"{type(problem).__name__}: {problem}"
+            logger.exception("a tick of the page failed (%d in a row)", self.failures)
+            self._tell_failure()
+            if self.failures >= MOST_FAILURES:
+                self.stop()
+
+    def _tick(self) -> None:
+        self.ticks += 1
+        due = time.monotonic() - self._drawn >= self.refresh - TICK_SECONDS / 2
+        if due and not self.paused:
+            self.draw()
+        else:
+            # The state of the engine and answers to commands never wait for a drawing.
+            name = self.snapshot.engine if self.snapshot is not None else ""
+            if self.paused and due:
+                self.hub.advance(name)
+                self._drawn = time.monotonic()
+            if self.snapshot is not None:
+                self._head(self.snapshot, self.hub.link(self.engine or None))
+                if self.steering.busy or self.paused:
+                    self.controls.update(self._status(self.snapshot))
+        self.bar.beat = self.ticks
+
+    def draw(self) -> None:
+        """Take a snapshot and show it."""
+        self._drawn = time.monotonic()
+        snapshot = self.hub.snapshot(
+            self.engine or None, Window(float(self.window), self._pinned)
+        )
+        before, self.snapshot = self.snapshot, snapshot
+        if before is not None and before.engine != snapshot.engine:
+            self.steering.forget()
+        self._head(snapshot, snapshot.link)
+        self.axis.update(snapshot)
+        for view in self.views:
+            view.update(snapshot)
+        self.controls.update(snapshot)
+        self._tell_history()
+
+    @property
+    def views(self) -> list[Any]:
+        """Everything that draws snapshots."""
+        return [
+            self.indicators,
+            *self.plots.values(),
+            self.lookups,
+            self.reasons,
+            self.events,
+        ]
+
+    def _status(self, snapshot: Snapshot) -> Snapshot:
+        """The kept snapshot with the engine's present facts, for the controls."""
+        import dataclasses
+
+        source = self.hub.source(snapshot.engine)
+        facts_now = snapshot.facts if source is None else source.facts
+        link = self.hub.link(snapshot.engine)
+        return dataclasses.replace(snapshot, facts=facts_now, link=link)
+
+    # What a user does
+
+    def act(self, action: str) -> None:
+        """Do what a button, a key or the menu asks for."""
+        if action == "pause":
+            self.paused = not self.paused
+        elif action == "theme":
+            self.theme = "light" if self.theme == "dark" else "dark"
+        elif action in ("prefers:dark", "prefers:light"):
+            self.theme = action.removeprefix("prefers:")
+        elif action == "release":
+            self.axis.release()
+        elif action == "step":
+            self.controls.one_step()
+        elif action == "engine":
+            self.controls.toggle_engine()
+        elif action == RESTART:
+            self.hub.restart_lab()
+            self.draw()
+        elif action == "clear":
+            self.hub.store.clear()
+            self.draw()
+        elif action == "controls":
+            self.controls_shown = not self.controls_shown
+            self._side.visible = self.controls_shown
+
+    def _from_bar(self, event: Any) -> None:
+        setattr(self, event.name, event.new)
+
+    def _rewindow(self, *_: Any) -> None:
+        self.axis.release()
+        self._pinned = None
+        if self.snapshot is not None:
+            self.draw()
+
+    def _pin(self, stretch: tuple[float, float] | None) -> None:
+        """A user has zoomed, or follows again."""
+        self._pinned = stretch
+        if self.snapshot is None:
+            return
+        if self.paused:
+            self._frozen_zoom()
+        else:
+            self.draw()
+
+    def _frozen_zoom(self) -> None:
+        """Zooming in a paused view looks closer at the same stretch; time stands still."""
+        held = self.snapshot
+        assert held is not None
+        window = Window(float(self.window), self._pinned or (held.end - self.window, held.end))
+        snapshot = self.hub.snapshot(self.engine or None, window)
+        self.axis.update(snapshot)
+        for plot in self.plots.values():
+            plot.update(snapshot)
+
+    def _repaced(self, *_: Any) -> None:
+        self._paused_at = time.time()
+        if not self.paused:
+            self.draw()
+        elif self.snapshot is not None:
+            self._head(self.snapshot, self.snapshot.link)
+
+    def _send(self, command: str, **args: Any) -> Any:
+        engine = self.snapshot.engine if self.snapshot is not None else self.engine
+        return self.hub.command(engine, command, **args)
+
+    def _restyle(self, *_: Any) -> None:
+        theme = THEMES[self.theme]
+        for plot in self.plots.values():
+            plot.restyle(theme)
+        self.axis.restyle(theme)
+        self.bar.theme = self.theme
+        dark = ["ac-dark"] if self.theme == "dark" else []
+        others = [name for name in self._layout.css_classes if name != "ac-dark"]
+        self._layout.css_classes = [*others, *dark]
+
+    # What is said in the head
+
+    def _head(self, snapshot: Snapshot, link: Any) -> None:
+        word, more = state_words(link)
+        if self.paused:
+            behind = self.hub.store.version("steps") - snapshot.versions.get("steps", 0)
+            more = (
+                f"view paused {words.clock(self._paused_at)}, "
+                f"{words.plural(max(behind, 0), 'step')} behind"
+            )
+        if self.failures:
+            more = f"the page has a fault: {words.plain(self.problem, 160)}"
+        names = self.hub.names()
+        self.bar.param.update(
+            state=link.state,
+            word=word,
+            more=more,
+            facts=facts(snapshot),
+            engines=names,
+            engine=snapshot.engine if snapshot.engine in names else self.bar.engine,
+            zoomed=None if self._pinned is None else list(self._pinned),
+            paused=self.paused,
+            menu=self._menu(),
+        )
+        self.banner.update(_with(snapshot, link))
+        stale = link.state in ("stale", "gone", "stopped")
+        classes = ["ac-content", *(["ac-stale"] if stale else [])]
+        if self._content.css_classes != classes:
+            self._content.css_classes = classes
+
+    def _menu(self) -> list[dict[str, Any]]:
+        found = [
+            {
+                "label": "Hide controls" if self.controls_shown else "Show controls",
+                "action": "controls",
+            }
+        ]
+        if self.hub.lab is not None:
+            found.append(
+                {
+                    "label": "Restart the lab",
+                    "hint": "Its process is ended and started anew, with the present settings",
+                    "action": RESTART,
+                    "ask": "Restart the lab's process? Its caches and requests are lost; "
+                    "the history on this page is kept.",
+                }
+            )
+        found.append(
+            {
+                "label": "Clear history",
+                "hint": "For everybody who looks at this server",
+                "action": "clear",
+                "ask": "Forget all rows that were read so far, for everybody?",
+            }
+        )
+        return found
+
+    def _tell_failure(self) -> None:
+        stopped = "; it has stopped" if self.failures >= MOST_FAILURES - 1 else ""
+        self.bar.more = f"the page has a fault{stopped}: {words.plain(self.problem, 160)}"
+
+    # How it is laid out
+
+    def _view_controls(self) -> dict[str, Any]:
+        css = [asset("widgets.css")]
+        refresh = pn.widgets.Select.from_param(
+            self.param.refresh,
+            name="Refresh",
+            options={f"{words.duration(seconds)}": seconds for seconds in REFRESH},
+            sizing_mode="stretch_width",
+            margin=0,
+            stylesheets=css,
+        )
+        rows = sorted({*HISTORY, self.hub.rows})
+        history = pn.widgets.Select(
+            name="History, rows a table",
+            options={words.whole(count): count for count in rows},
+            value=self.hub.rows,
+            sizing_mode="stretch_width",
+            margin=0,
+            stylesheets=css,
+        )
+        history.param.watch(self._resize, "value")
+        note = pn.pane.HTML(
+            "", sizing_mode="stretch_width", margin=0, stylesheets=[asset("section.css")]
+        )
+        return {"refresh": refresh, "history": history, "note": note}
+
+    def _resize(self, event: Any) -> None:
+        if event.new != self.hub.rows:
+            self.hub.resize(int(event.new))
+            self._tell_history()
+
+    def _tell_history(self) -> None:
+        """How far back the rows kept reach, and that all browsers share them."""
+        store: FrameStore = self.hub.store
+        history = self._settings["history"]
+        if history.value != self.hub.rows and self.hub.rows in history.options.values():
+            history.value = self.hub.rows
+        kept = store.kept("steps")
+        text = f"<p>{words.whole(kept)} steps kept, for all browsers of this server</p>"
+        if self._settings["note"].object != text:
+            self._settings["note"].object = text
+
+    def _lay_out(self, page: bool) -> Any:
+        wide: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": 0}
+        view = pn.Column(
+            pn.pane.HTML(
+                "<h4>View<small>this browser only</small></h4>",
+                stylesheets=[asset("section.css")],
+                **wide,
+            ),
+            pn.Row(
+                self._settings["refresh"],
+                self._settings["history"],
+                stylesheets=[":host { gap: 8px; }"],
+                **wide,
+            ),
+            self._settings["note"],
+            **wide,
+        )
+        self._side = pn.Column(
+            self.controls.root,
+            view,
+            width=272,
+            margin=0,
+            css_classes=["ac-side"],
+            stylesheets=[asset("side.css")],
+        )
+        grid = pn.Column(
+            *(plot.root for plot in self.plots.values()),
+            css_classes=["ac-grid"],
+            stylesheets=[asset("grid.css")],
+            **wide,
+        )
+        below = pn.Column(
+            self.lookups.root,
+            self.reasons.root,
+            self.events.root,
+            css_classes=["ac-below"],
+            stylesheets=[asset("grid.css")],
+            **wide,
+        )
+        self._content = pn.Column(
+            self.indicators.root,
+            grid,
+            below,
+            css_classes=["ac-content"],
+            stylesheets=[asset("content.css")],
+            **wide,
+        )
+        right = pn.Column(self.banner.root, self._content, stylesheets=[_GAPS], **wide)
+        main = pn.Row(self._side, right, stylesheets=[_MAIN], css_classes=["ac-main"], **wide)
+        return pn.Column(
+            self.bar,
+            main,
+            css_classes=["ac-root"] if page else ["ac-root", "ac-embedded"],
+            stylesheets=[asset("root.css")],
+            **wide,
+        )
+
+
+_GAPS = ":host { gap: 12px; min-width: 0; flex: 1 1 0; }"
+_MAIN = ":host { gap: 12px; padding: 12px 16px 20px; box-sizing: border-box; }"
+
+
+def _with(snapshot: Snapshot, link: Any) -> Snapshot:
+    import dataclasses
+
+    return snapshot if link is snapshot.link else dataclasses.replace(snapshot, link=link)
+
+
+def live(what: Any, *, start: bool = True, **params: Any) -> Dashboard:
+    """The live view of a lab, of frames, or of a hub, for a notebook's cell.
+
+    Parameters
+    ----------
+    what
+        A `Lab` of this process, a `FrameStore`, a `Collector` or a `Hub`.
+    start
+        Begin to tick at once.
+    params
+        Parameters of `Dashboard`, `window=300` for instance.
+
+    Raises
+    ------
+    TypeError
+        When it is none of these.
+    """
+    dashboard = Dashboard(hub_of(what), **params)
+    if start:
+        dashboard.start()
+    return dashboard
+
+
+def hub_of(what: Any) -> Hub:
+    """A hub over whatever can be looked at."""
+    if isinstance(what, Hub):
+        return what
+    if hasattr(what, "frames") and hasattr(what, "facts"):
+        from .local import LocalLab
+
+        return Hub(what.frames, LocalLab(what))
+    if hasattr(what, "store") and hasattr(what, "sources"):
+        return Hub(what.store, what, address=what.address)
+    if hasattr(what, "since") and hasattr(what, "tail"):
+        return Hub(what)
+    raise TypeError(
+        f"a {type(what).__name__} cannot be looked at; give a Lab, a FrameStore, a Collector "
+        "or a Hub"
+    )

@@ -1,0 +1,127 @@
+"""What stands above the plots when there are no live numbers, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import panel as pn
+import param
+from panel.custom import JSComponent
+
+from .. import words
+from ..snapshot import Snapshot
+from ..theme import asset
+
+STAGES = (
+    ("spawn", "process"),
+    ("import", "import vLLM"),
+    ("engine", "build engine"),
+    ("workload", "workload"),
+    ("ready", "first step"),
+)
+"""Stages of a lab's start and what they are called."""
+
+RESTART = "restart"
+
+
+class Notice(JSComponent):
+    """The banner in the browser."""
+
+    kind = param.String("", doc="`wait`, `bad`, `info`; empty hides it.")
+    title = param.String("")
+    text = param.String("")
+    code = param.String("")
+    action = param.List([], doc="Name and label of a button.")
+    stages = param.List([], doc="Pairs of a name and done, now or later.")
+    fraction = param.Number(0.0)
+
+    _esm = asset("banner.js")
+    _stylesheets: ClassVar[list[Any]] = [asset("banner.css")]
+
+    on_action: Callable[[str], None] | None = None
+
+    def _handle_msg(self, data: Any) -> None:
+        if self.on_action is not None and isinstance(data, dict):
+            self.on_action(str(data.get("action", "")))
+
+
+class BannerView:
+    """Says why numbers are missing or old.
+
+    Parameters
+    ----------
+    address
+        Where engines connect to.
+    restartable
+        True when this server runs the lab.
+    """
+
+    def __init__(self, address: str, restartable: bool, on_action: Callable[[str], None]) -> None:
+        self._address = address
+        self._restartable = restartable
+        self.source = Notice(sizing_mode="stretch_width")
+        self.source.on_action = on_action
+        self.root = pn.Column(
+            self.source,
+            css_classes=["ac-banner"],
+            sizing_mode="stretch_width",
+            margin=0,
+            visible=False,
+        )
+
+    def update(self, snapshot: Snapshot) -> bool:
+        """Say how it stands; False when it stands as before."""
+        said = self.says(snapshot)
+        now = {name: getattr(self.source, name) for name in said}
+        if said == now:
+            return False
+        self.source.param.update(**said)
+        self.root.visible = bool(said["kind"])
+        return True
+
+    def says(self, snapshot: Snapshot) -> dict[str, Any]:
+        """The banner's words for a snapshot."""
+        link = snapshot.link
+        said: dict[str, Any] = {
+            "kind": "", "title": "", "text": "", "code": "", "action": [], "stages": [],
+            "fraction": 0.0,
+        }  # fmt: skip
+        if link.state == "starting":
+            said.update(
+                kind="wait",
+                title="The lab is starting" if self._restartable else "An engine is starting",
+                text="vLLM's scheduler is being imported and built; it takes some seconds. "
+                "The page goes live by itself.",
+                stages=stages(link.stage),
+                fraction=round(link.fraction, 2),
+            )
+        elif link.state == "none":
+            said.update(
+                kind="info",
+                title="No engine has connected yet",
+                text="Start vLLM with the plugin switched on, or an engine of the lab:",
+                code=f"AUXCONN_COLLECTOR={self._address} vllm serve …  "
+                "--enable-return-routed-experts",
+            )
+        elif link.state in ("stale", "gone", "stopped"):
+            ended = words.plain(link.text, 200)
+            said.update(
+                kind="bad",
+                title="The engine does not answer",
+                text=(f"{ended[:1].upper()}{ended[1:]}. " if ended else "")
+                + "What is shown is the last it said; it goes on by itself when the engine "
+                "comes back.",
+                action=[RESTART, "Restart the lab"] if self._restartable else [],
+            )
+        return said
+
+
+def stages(now: str) -> list[list[str]]:
+    """Stages of a start: those done, the present one, those to come."""
+    names = [name for name, _ in STAGES]
+    at = names.index(now) if now in names else 0
+    return [
+        [label, "done" if index < at else "now" if index == at else "later"]
+        for index, (_, label) in enumerate(STAGES)
+    ]

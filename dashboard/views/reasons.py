@@ -1,0 +1,106 @@
+"""Why look-ups ended where they did, and why offers were refused, over the window."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import panel as pn
+import param
+from panel.custom import JSComponent
+
+from .. import theme, words
+from ..derive import REFUSALS, RUN_ENDS
+from ..snapshot import Snapshot
+from ..theme import asset
+
+_COLORS = {
+    "whole": theme.LOCAL,
+    "never_seen": theme.COMPUTED,
+    "evicted": theme.RELEASED,
+    "short": theme.COMPUTED,
+    "last_token": theme.LOCAL,
+}
+
+
+_LOOKS = {"unaligned": "hatch", "not_retained": "", "last_token": "dots"}
+
+
+class Bars(JSComponent):
+    """The lines in the browser."""
+
+    title = param.String("Why look-ups ended")
+    rows = param.List()
+    empty = param.String("")
+
+    _esm = asset("reasons.js")
+    _stylesheets: ClassVar[list[Any]] = [asset("reasons.css")]
+
+
+class ReasonsView:
+    """Counts by reason over the window, with the tokens they cost."""
+
+    tables: ClassVar[tuple[str, ...]] = ("lookups",)
+
+    def __init__(self) -> None:
+        self.source = Bars(rows=_rows(None), sizing_mode="stretch_width")
+        self.root = pn.Column(
+            self.source,
+            css_classes=["ac-card", "ac-reasons"],
+            sizing_mode="stretch_width",
+            margin=0,
+        )
+        self._seen: Any = None
+
+    def update(self, snapshot: Snapshot) -> bool:
+        """Count anew; False when nothing has moved."""
+        moved = snapshot.moved(self.tables)
+        if moved == self._seen:
+            return False
+        self._seen = moved
+        empty = ""
+        if not snapshot.tables["lookups"].rows.any():
+            empty = "No look-ups in this stretch. Each one ends for one of five reasons."
+        self.source.param.update(rows=_rows(snapshot), empty=empty)
+        return True
+
+
+def _rows(snapshot: Snapshot | None) -> list[dict[str, Any]]:
+    table = None if snapshot is None else snapshot.tables["lookups"]
+
+    def total(name: str) -> float | None:
+        return None if table is None else table.total(name)
+
+    lookups = None if table is None else float(table.rows.sum())
+    offered = total("external_offered")
+    found = []
+    for reason in RUN_ENDS:
+        count = total(f"ended_{reason}")
+        missed = total(f"missed_{reason}")
+        found.append(
+            {
+                "label": words.RUN_END[reason],
+                "tip": f"{words.RUN_END_LONG[reason]} {words.whole(missed)} tokens lay behind "
+                "the ends of these look-ups.",
+                "color": _COLORS[reason],
+                "part": (count or 0) / lookups if lookups else 0.0,
+                "share": words.share(count, lookups),
+                "count": words.short(count),
+            }
+        )
+    for reason in REFUSALS:
+        refused = total(f"refused_{reason}")
+        found.append(
+            {
+                "group": "Offered by the KV connector and refused, share of offered tokens"
+                if reason == REFUSALS[0]
+                else "",
+                "label": words.REFUSAL[reason],
+                "tip": f"{words.whole(refused)} of {words.whole(offered)} offered tokens",
+                "color": theme.REFUSED,
+                "look": _LOOKS[reason],
+                "part": (refused or 0) / offered if offered else 0.0,
+                "share": words.share(refused, offered),
+                "count": words.short(refused) if offered else words.DASH,
+            }
+        )
+    return found
