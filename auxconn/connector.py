@@ -13,7 +13,8 @@ Every decision is vLLM's, step by step and in the same order (tests/differential
 two in lockstep), and the metadata are objects of vLLM's own classes, so its worker takes
 them. Two things are kept apart: here is the protocol with scheduler and worker (what was
 sent, terminal events, the generation); which blocks are held, in which order, and what
-protects them is the business of `auxconn.scanned`.
+protects them is the business of `auxconn.traced`, or of `auxconn.scanned` where the pool is
+not built as the former expects.
 
 Blocks are known by their hash as the scheduler has it. vLLM converts it first to what its
 KV events show (`VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES`, the low 64 bits by default), which
@@ -24,11 +25,12 @@ where keys are shown, in `held` and `loading`.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from auxconn.errors import CapacityError, ContractError
+from auxconn.residency import GpuWatch
 from auxconn.scanned import ScannedBlocks
+from auxconn.traced import TracedBlocks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
+
+Blocks = TracedBlocks | ScannedBlocks
 
 
 class AuxOutputSchedulerConnector:
@@ -87,7 +91,9 @@ class AuxOutputSchedulerConnector:
                 f"whole number of hash blocks of {self._hash_block_size} tokens"
             )
         self._step = self._block_size // self._hash_block_size
-        self._blocks = ScannedBlocks(manager.block_pool, group_id, self._step)
+        pool = manager.block_pool
+        keep = TracedBlocks if GpuWatch.fits(pool) else ScannedBlocks
+        self._blocks: Blocks = keep(pool, group_id, self._step)
         self._capacity: int = kv_cache_manager.kv_cache_config.num_blocks * (
             2 if kv_connector else 1
         )
@@ -244,14 +250,15 @@ class AuxOutputSchedulerConnector:
             for request_id, last in finished.items()
             if last is not None
         )
-        retained, released = self._blocks.take()
+        retained, released, size = self._blocks.take()
+        packed_class = self._packed_class
         return self._metadata_class(
             self._generation,
             starts,
             hashes,
             tuple(finished),
-            self._pack(retained),
-            self._pack(released),
+            packed_class(retained, size) if retained else None,
+            packed_class(released, size) if released else None,
         )
 
     def take_output(
@@ -331,11 +338,6 @@ class AuxOutputSchedulerConnector:
 
     # -- hashes ---------------------------------------------------------------------------
 
-    def _pack(self, hashes: Sequence[bytes]) -> PackedBlockHashes | None:
-        if not hashes:
-            return None
-        return self._packed_class(b"".join(hashes), len(hashes[0]))
-
     def _new_hashes(self, request: Request, computed: int) -> PackedBlockHashes | None:
         """Hashes of full hash blocks among `computed` tokens that were not sent yet."""
         hashes = request.block_hashes
@@ -350,7 +352,7 @@ class AuxOutputSchedulerConnector:
         if keyed <= sent:
             return None
         self._sent[request.request_id] = keyed
-        return self._pack(hashes[sent:keyed])
+        return self._packed_class(b"".join(hashes[sent:keyed]), len(hashes[sent]))
 
 
 def _find(requests: dict[str, Request], request_id: str, what: str) -> Request:

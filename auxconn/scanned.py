@@ -96,11 +96,18 @@ class ScannedBlocks:
         self._released.extend(chain.from_iterable(self._held.values()))
         self._held.clear()
 
-    def take(self) -> tuple[Sequence[bytes], Sequence[bytes]]:
-        """Hash blocks retained and released since the last call, in order."""
-        taken = self._retained, self._released
+    def take(self) -> tuple[bytes, bytes, int]:
+        """Hashes of the hash blocks retained and released since the last call, in order.
+
+        Returns
+        -------
+        retained, released, size
+            One hash after the other, and the bytes of each.
+        """
+        retained, released = self._retained, self._released
         self._retained, self._released = [], []
-        return taken
+        size = len((retained or released or (b"",))[0])
+        return b"".join(retained), b"".join(released), size
 
     def held(self) -> list[bytes]:
         """Keys of the held blocks, oldest first."""
