@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from auxconn import catalogue
+from auxconn import catalogue, tabledoc
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 def main() -> None:
     """Write each document and name it."""
-    for name, text in {"metrics.md": catalogue.markdown()}.items():
+    documents = {"metrics.md": catalogue.markdown(), "tables.md": tabledoc.markdown()}
+    for name, text in documents.items():
         (DOCS / name).write_text(text, encoding="utf-8")
         print(f"docs/{name}")
 
