@@ -1,0 +1,304 @@
+"""Putting the probes on an engine, and taking them off.
+
+    attachment = attach(scheduler=scheduler, worker=worker, to=store)
+    ...
+    attachment.detach()
+
+Until then nothing of auxconn runs in the engine, and afterwards nothing is left. What is
+attached may be one side alone: in a real deployment scheduler and worker live in different
+processes, and each attaches what it has under the engine's name.
+"""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from auxconn import facts as names
+from auxconn.sink import Sink, StoreSink
+from auxconn.wire import Command, Fact
+
+if TYPE_CHECKING:
+    from auxconn.channel import Channel
+    from auxconn.frames import FrameStore
+    from auxconn.probes.scheduler import SchedulerProbe
+    from auxconn.probes.worker import WorkerProbe
+
+COMMANDS = ("set_capacity",)
+"""Commands an attached scheduler obeys by itself."""
+
+
+class Attachment:
+    """Probes on an engine; made by `attach`.
+
+    Attributes
+    ----------
+    sink
+        Where the records go.
+    channel
+        The channel that `attach` opened because it was given an address, else None.
+    scheduler_probe, worker_probe
+        The probes, None for a side that was not attached.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        channel: Channel | None,
+        scheduler_probe: SchedulerProbe | None,
+        worker_probe: WorkerProbe | None,
+        facts: dict[str, Fact],
+    ) -> None:
+        self.sink = sink
+        self.channel = channel
+        self.scheduler_probe = scheduler_probe
+        self.worker_probe = worker_probe
+        self.facts = facts
+        """What the engine announces of itself; names in `auxconn.facts`."""
+        self._attached = True
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """Commands that `apply` carries out."""
+        return COMMANDS if self.scheduler_probe is not None else ()
+
+    def apply(self, command: Command) -> str:
+        """Carry out a command, in the scheduler's thread.
+
+        Returns
+        -------
+        What was done, in words.
+
+        Raises
+        ------
+        ValueError
+            When there is no such command, or its arguments are refused; nothing has
+            changed then.
+        """
+        probe = self.scheduler_probe
+        if probe is None or command.name not in COMMANDS:
+            there = ", ".join(self.commands) or "none"
+            raise ValueError(
+                f"no command {command.name!r} here; this engine obeys {there}"
+            )
+        if set(command.args) != {"blocks"}:
+            given = ", ".join(map(repr, sorted(command.args))) or "nothing"
+            raise ValueError(
+                f"set_capacity takes 'blocks', a number of KV blocks; got {given}"
+            )
+        before, after = probe.view.set_capacity(command.args["blocks"])
+        self.facts[names.CAPACITY] = after
+        self._announce()
+        return f"capacity {before} -> {after} blocks"
+
+    def apply_commands(self) -> int:
+        """Carry out what has come over the attachment's own channel, and answer it.
+
+        The scheduler's probe calls this before each metadata is built, so that a lowered
+        capacity releases with it; an engine that takes no steps calls it itself.
+
+        Returns
+        -------
+        Commands that were answered.
+        """
+        if self.channel is None:
+            return 0
+        commands = self.channel.poll_commands()
+        for command in commands:
+            try:
+                text, ok = self.apply(command), True
+            except ValueError as refused:
+                text, ok = str(refused), False
+            except Exception as problem:  # noqa: BLE001 - the engine's thread goes on
+                text, ok = f"{type(problem).__name__}: {problem}", False
+            self.channel.ack(command, ok, text)
+        return len(commands)
+
+    def flush(self) -> None:
+        """Have the rows of all steps so far written; needed with `deferred` alone."""
+        if self.scheduler_probe is not None and self.scheduler_probe.scribe is not None:
+            self.scheduler_probe.scribe.flush()
+
+    def detach(self) -> None:
+        """Restore everything as it was before, and close the channel; safe to call twice.
+
+        Call it between two steps.
+        """
+        if not self._attached:
+            return
+        self._attached = False
+        if self.worker_probe is not None:
+            self.worker_probe.detach()
+        if self.scheduler_probe is not None:
+            self.scheduler_probe.close()
+        if self.channel is not None:
+            self.channel.close("detached")
+
+    def _announce(self) -> None:
+        self.sink.hello(self.facts, self.commands)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.detach()
+
+
+def attach(
+    *,
+    scheduler: Any = None,
+    worker: Any = None,
+    to: FrameStore | str | Sink,
+    engine: str = "engine",
+    rank: int = 0,
+    deferred: bool | None = None,
+) -> Attachment:
+    """Watch a scheduler, a worker connector, or both of one process.
+
+    Call it between two steps, before the first one if the rows of the worker are to bear
+    the scheduler's step numbers in two processes.
+
+    Parameters
+    ----------
+    scheduler
+        vLLM's scheduler, with vLLM's auxiliary-output connector or ours.
+    worker
+        vLLM's `AuxOutputWorkerConnector`, or the model runner that has it.
+    to
+        A `FrameStore` of this process, the address of a collector (`tcp://host:port`), or
+        a sink. Commands are only obeyed of a collector whose address was given; whoever
+        gives a channel of his own polls it himself and calls `Attachment.apply`.
+    engine, rank
+        Under which name the rows appear.
+    deferred
+        True makes the scheduler's rows in a thread of their own, up to
+        `auxconn.probes.scribe.SECONDS` later, which spares the scheduler's thread most of
+        the work; `Attachment.flush` waits for them. False makes them within the step. By
+        default it is True with an address and False otherwise.
+
+    Raises
+    ------
+    ValueError
+        When there is nothing to attach to, or it is not what auxconn knows (then it is an
+        `UnknownConnectorError`); nothing was changed.
+    """
+    from auxconn.probes.access import ConnectorView
+    from auxconn.probes.clock import StepClock
+
+    if scheduler is None and worker is None:
+        raise ValueError("attach: give a scheduler, a worker, or both")
+    if worker is not None:
+        worker = _worker_connector(worker)
+    if scheduler is not None:
+        ConnectorView(scheduler)
+    sink, channel = _sink(
+        to,
+        engine,
+        rank,
+        "worker" if scheduler is None else "scheduler" if worker is None else "engine",
+    )
+    clock = StepClock() if scheduler is not None and worker is not None else None
+    attachment = Attachment(sink, channel, None, None, {})
+    try:
+        if worker is not None:
+            from auxconn.probes.worker import WorkerProbe
+
+            attachment.worker_probe = WorkerProbe(worker, sink, clock)
+            attachment.worker_probe.attach()
+        if scheduler is not None:
+            from auxconn.probes.scheduler import SchedulerProbe
+
+            attachment.scheduler_probe = SchedulerProbe(
+                scheduler,
+                sink,
+                clock,
+                None if channel is None else attachment.apply_commands,
+                deferred=channel is not None if deferred is None else deferred,
+            )
+            attachment.scheduler_probe.attach()
+        attachment.facts.update(_facts(scheduler, worker, attachment))
+        attachment._announce()
+    except BaseException:
+        attachment.detach()
+        raise
+    return attachment
+
+
+def _worker_connector(worker: Any) -> Any:
+    found = worker
+    if not hasattr(found, "begin_step"):
+        found = getattr(worker, "aux_output_connector", None)
+    if found is None or not hasattr(found, "begin_step"):
+        raise ValueError(
+            f"{type(worker).__name__} is no auxiliary-output worker connector and has none: "
+            "start vLLM with --enable-return-routed-experts"
+        )
+    return found
+
+
+def _sink(to: Any, engine: str, rank: int, role: str) -> tuple[Sink, Channel | None]:
+    if isinstance(to, str):
+        from auxconn.channel import Channel
+
+        channel = Channel(to, engine, rank, role)
+        return channel, channel
+    from auxconn.frames import FrameStore
+
+    if isinstance(to, FrameStore):
+        return StoreSink(to, engine, rank), None
+    if isinstance(to, Sink):
+        return to, None
+    raise ValueError(
+        f"attach: to={to!r} is no FrameStore, no address such as tcp://127.0.0.1:5555 and "
+        "no sink"
+    )
+
+
+def _facts(scheduler: Any, worker: Any, attachment: Attachment) -> dict[str, Fact]:
+    """What can be said of an engine by looking at it."""
+    found: dict[str, Fact] = {names.SOURCE: "vllm", names.PID: os.getpid()}
+    try:
+        from vllm import __version__
+
+        found[names.VLLM_VERSION] = str(__version__)
+    except ImportError:
+        pass
+    probe = attachment.scheduler_probe
+    if probe is not None:
+        view = probe.view
+        found[names.CONNECTOR] = view.kind
+        found[names.NUM_BLOCKS] = view.num_blocks
+        found[names.BLOCK_SIZE] = view.block_size
+        found[names.HASH_BLOCK_SIZE] = view.hash_block_size
+        found[names.CAPACITY] = view.capacity
+        settings = getattr(scheduler, "scheduler_config", None)
+        for name in (
+            names.MAX_NUM_SEQS,
+            names.MAX_NUM_BATCHED_TOKENS,
+            names.ASYNC_SCHEDULING,
+        ):
+            value = getattr(settings, name, None)
+            if isinstance(value, bool | int):
+                found[name] = value
+        settings = getattr(scheduler, "vllm_config", None)
+        model = getattr(getattr(settings, "model_config", None), "model", None)
+        if isinstance(model, str):
+            found[names.MODEL] = model
+        if getattr(scheduler, "connector", None) is None:
+            found[names.KV_TIER_BLOCKS] = 0
+    buffer = None if worker is None else worker._buffer
+    if buffer is not None and attachment.worker_probe is not None:
+        row_bytes = attachment.worker_probe.row_bytes
+        layers, top_k = (*buffer.shape_per_token, 1, 1)[:2]
+        found[names.NUM_LAYERS] = int(layers)
+        found[names.TOP_K] = int(top_k)
+        found[names.ROW_BYTES] = row_bytes
+        if probe is not None:
+            found[names.BYTES_PER_BLOCK] = row_bytes * probe.view.block_size
+    return found

@@ -1,0 +1,324 @@
+"""Watching the worker's side: the rows it captures, and where delivered rows come from.
+
+A request's rows have three sources. Those of the tokens this very step computed are slices
+of the step's snapshot; those of earlier tokens, of a prefix-cache hit for example, are read
+from the store in whole blocks; what has not filled a block yet is read from the buffer's
+tail. vLLM's `process_output` joins them and says nothing about it, but each way leaves a
+mark: reading a tail is a call that names its range, and an array that is a view of the
+step's snapshot shares its memory. What is neither came from the store, so the three always
+add up to what was delivered.
+
+A step in which 64 requests decode takes half a millisecond here, so the probe may cost a
+few microseconds. Most steps are like the one before: the same requests, each of which got
+all its rows. Then every row that was captured was delivered at once, and nothing has to be
+counted by request.
+
+`process_output` may run in another thread than the rest, never twice at a time; steps are
+consumed in order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from functools import partial
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from auxconn.probes.clock import StepClock
+from auxconn.probes.guard import Guard
+from auxconn.probes.hooks import Hooks
+from auxconn.probes.store import StoreProbe
+from auxconn.records import Events, Rows
+from auxconn.sink import Sink
+
+IN_FLIGHT = 64
+"""Steps whose output has not been consumed that are followed; vLLM has two at most."""
+
+
+class _Flight:
+    """A step between `prepare_output` and `process_output`."""
+
+    __slots__ = ("churn", "ms_copy", "pending", "step")
+
+    def __init__(self, pending: Any, step: int, churn: int) -> None:
+        self.pending = pending
+        self.step = step
+        self.churn = churn
+        self.ms_copy = 0.0
+
+
+class WorkerProbe:
+    """Fills `rows`, `store` and `events` from one worker connector and its store.
+
+    Only the first tensor-parallel rank owns rows; on the others there is nothing to watch,
+    and an event says so.
+
+    Parameters
+    ----------
+    worker
+        vLLM's `AuxOutputWorkerConnector`.
+    sink
+        Where the records go.
+    clock
+        Shared with the scheduler's probe when both are of one process.
+    """
+
+    def __init__(self, worker: Any, sink: Sink, clock: StepClock | None = None) -> None:
+        self.step = 0
+        """Number of the newest step that has begun."""
+        self.guard = Guard("the worker's probe", sink, lambda: self.step, self.detach)
+        self._worker = worker
+        self._sink = sink
+        self._clock = clock
+        self._hooks = Hooks()
+        self._buffer = worker._buffer
+        self._store: StoreProbe | None = None
+        if worker._store is not None:
+            self._store = StoreProbe(worker._store, sink, self.guard, lambda: self.step)
+        self.row_bytes = 0
+        if self._buffer is not None:
+            dtype = np.dtype(self._buffer.dtype)
+            self.row_bytes = int(np.prod(self._buffer.shape_per_token)) * dtype.itemsize
+        self._flights: deque[_Flight] = deque(maxlen=IN_FLIGHT)
+        self._generation = -1
+        self._churn = 0
+        """Metadata begun so far in which a request ended or a generation began."""
+        self._tail_rows = 0
+        self._reads = 0
+        self._settled: tuple[list[str], int] = ([], -1)
+        """Requests of the last step if each of them got all its rows, and its churn."""
+
+    # -- hooks ----------------------------------------------------------------------------
+
+    def attach(self) -> None:
+        """Put the hooks in, all or none.
+
+        Raises
+        ------
+        UnknownConnectorError
+            When one of them does not fit.
+        """
+        if self._buffer is None or self._store is None:
+            self.tell("start", "this rank owns no R3 rows: nothing to watch")
+            return
+        worker, wrap = self._worker, self._hooks.wrap
+        try:
+            wrap(worker, "begin_step", self._begin_step, ("metadata",))
+            wrap(worker, "prepare_output", self._prepare_output, ("input_batch",))
+            wrap(worker, "process_output", self._process_output, ("pending",))
+            wrap(
+                self._buffer,
+                "read",
+                self._read,
+                ("request_id", "token_start", "token_end"),
+            )
+            wrap(worker._store, "get_concatenated", self._get_concatenated, ("keys",))
+            self._store.install()
+        except Exception:
+            self.detach()
+            raise
+        shape = " x ".join(map(str, self._buffer.shape_per_token))
+        self.tell(
+            "start",
+            f"watching the worker's connector: rows of {shape} "
+            f"{np.dtype(self._buffer.dtype).name}, {self.row_bytes} B each, hash blocks of "
+            f"{self._buffer.block_size} tokens",
+        )
+
+    def detach(self) -> None:
+        """Take the hooks away; one that has to stay does nothing from now on."""
+        if self._store is not None:
+            self._store.remove()
+        self._hooks.restore()
+        for name in ("on_begin", "on_prepared", "on_processed", "on_read"):
+            setattr(self, name, _nothing)
+
+    def tell(self, kind: Any, text: str) -> None:
+        """Write an event."""
+        self._sink.emit("events", Events(time.time(), self.step, kind, text))
+
+    def _begin_step(self, original: Any) -> Any:
+        failed = self.guard.failed
+
+        def begin_step(metadata: Any) -> Any:
+            try:
+                if metadata is not None:
+                    self.on_begin(metadata)
+            except Exception:  # noqa: BLE001 - the engine must not see it
+                failed("begin_step")
+            return original(metadata)
+
+        return begin_step
+
+    def _prepare_output(self, original: Any) -> Any:
+        failed = self.guard.failed
+
+        def prepare_output(input_batch: Any) -> Any:
+            pending = original(input_batch)
+            try:
+                if pending is not None:
+                    self.on_prepared(pending)
+            except Exception:  # noqa: BLE001 - the engine must not see it
+                failed("prepare_output")
+            return pending
+
+        return prepare_output
+
+    def _process_output(self, original: Any) -> Any:
+        failed = self.guard.failed
+
+        def process_output(pending: Any) -> Any:
+            started = perf_counter_ns()
+            outputs = original(pending)
+            ended = perf_counter_ns()
+            try:
+                self.on_processed(pending, outputs, ended - started)
+            except Exception:  # noqa: BLE001 - the engine must not see it
+                failed("process_output")
+            return outputs
+
+        return process_output
+
+    def _read(self, original: Any) -> Any:
+        failed = self.guard.failed
+
+        def read(request_id: Any, token_start: int, token_end: int) -> Any:
+            rows = original(request_id, token_start, token_end)
+            try:
+                self.on_read(token_end - token_start)
+            except Exception:  # noqa: BLE001 - the engine must not see it
+                failed("read")
+            return rows
+
+        return read
+
+    def _get_concatenated(self, original: Any) -> Any:
+        failed = self.guard.failed
+
+        def get_concatenated(keys: Any) -> Any:
+            payload = original(keys)
+            try:
+                self.on_read(0)
+            except Exception:  # noqa: BLE001 - the engine must not see it
+                failed("get_concatenated")
+            return payload
+
+        return get_concatenated
+
+    # -- what they see --------------------------------------------------------------------
+
+    def on_begin(self, metadata: Any) -> None:
+        """A step begins with `metadata`."""
+        step = self.step + 1
+        if self._clock is not None:
+            step = self._clock.take(metadata, step)
+        self.step = step
+        if metadata.finished_requests or metadata.generation != self._generation:
+            self._generation = metadata.generation
+            self._churn += 1
+
+    def on_prepared(self, pending: Any) -> None:
+        """The step's snapshot is taken; see how long its copy takes to put on its way."""
+        flight = _Flight(pending, self.step, self._churn)
+        self._flights.append(flight)
+        pending.enqueue_cpu_copy = partial(
+            _timed_copy, flight, pending.enqueue_cpu_copy
+        )
+
+    def on_read(self, tail_rows: int) -> None:
+        """Rows are read from the store, or `tail_rows` of them from a tail."""
+        self._reads += 1
+        self._tail_rows += tail_rows
+
+    def on_processed(
+        self, pending: Any, outputs: dict[str, Any], nanoseconds: int
+    ) -> None:
+        """A step was consumed: make its rows."""
+        flight = self._flight(pending)
+        reads, tail = self._reads, self._tail_rows
+        self._reads = self._tail_rows = 0
+        snapshot = pending.routed_experts
+        captured = len(snapshot)
+        rejected = 0
+        if np.count_nonzero(pending.num_rejected):
+            rejected = int(np.sum(pending.num_rejected))
+            captured -= rejected
+        request_ids = pending.request_ids
+        requests = len(request_ids)
+        complete = len(outputs) == requests
+        if (
+            complete
+            and not reads
+            and not rejected
+            and self._settled == (request_ids, flight.churn)
+        ):
+            # Each request had all its rows up to this step, and got this step's.
+            delivered = from_step = captured
+            receivers = requests
+        else:
+            lengths = [len(one.rows) for one in outputs.values()]
+            delivered = from_step = sum(lengths)
+            receivers = requests if complete else len(outputs)
+            if 0 in lengths:
+                receivers -= lengths.count(0)
+            if reads:
+                base = snapshot[:0].base
+                from_step = sum(
+                    len(one.rows) for one in outputs.values() if one.rows.base is base
+                )
+        self._settled = (request_ids, flight.churn) if complete else ([], -1)
+        stored = delivered - from_step - tail
+        if stored < 0:
+            raise ValueError(
+                f"{delivered} rows were delivered, {from_step} of the step and {tail} "
+                "of tails"
+            )
+        size, t, step = self.row_bytes, time.time(), flight.step
+        emit = self._sink.emit
+        emit(
+            "rows",
+            Rows(
+                t,
+                step,
+                requests,
+                captured,
+                captured * size,
+                rejected,
+                receivers,
+                from_step,
+                stored,
+                tail,
+                from_step * size,
+                stored * size,
+                tail * size,
+                flight.ms_copy,
+                nanoseconds * 1e-6,
+            ),
+        )
+        if self._store is not None:
+            emit("store", self._store.row(t, step))
+
+    def _flight(self, pending: Any) -> _Flight:
+        flights = self._flights
+        while flights:
+            flight = flights.popleft()
+            if flight.pending is pending:
+                return flight
+        # It was prepared before the probe was attached.
+        return _Flight(pending, self.step, -2)
+
+
+def _timed_copy(flight: _Flight, original: Any, *args: Any, **kwargs: Any) -> Any:
+    # Gone with its first call, or the step would hold itself.
+    del flight.pending.enqueue_cpu_copy
+    started = perf_counter_ns()
+    result = original(*args, **kwargs)
+    flight.ms_copy = (perf_counter_ns() - started) * 1e-6
+    return result
+
+
+def _nothing(*_args: Any, **_kwargs: Any) -> None:
+    """Take the place of a method of a probe that was detached."""
