@@ -8,6 +8,7 @@ far the import has come. Commands are obeyed between two steps, in the engine's 
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 import time
@@ -130,4 +131,9 @@ class _Report:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # All is closed. Taking vLLM's modules down one by one would take a second, and write
+    # pages of what they leak over the output that is kept for error reports.
+    os._exit(status)

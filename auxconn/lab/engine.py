@@ -133,8 +133,9 @@ class Engine:
                 f"request id {request.id!r} is already running; give each request an id of "
                 "its own"
             )
-        prompt = [int(token) for token in request.prompt]
-        tokens = prompt + [int(token) for token in request.output]
+        # vLLM wants Python's integers: it pickles them to hash a block.
+        prompt: list[int] = np.asarray(request.prompt).tolist()
+        tokens: list[int] = prompt + np.asarray(request.output).tolist()
         self._plans[request.id] = _Plan(tokens, self.routes.index(np.array(tokens)))
         self.scheduler.add_request(
             Request(

@@ -58,6 +58,10 @@ class Feeder:
         """Requests handed out that have not ended."""
         return len(self._active)
 
+    def active(self) -> list[LabRequest]:
+        """Requests handed out that have not ended, in their order."""
+        return list(self._active.values())
+
     @property
     def done(self) -> bool:
         """True when the workload is over and all its requests have ended."""
@@ -65,20 +69,20 @@ class Feeder:
             return False
         return self._exhausted or self._peek() is None
 
-    def due(self) -> list[LabRequest]:
-        """Requests to hand to the engine before the step that is about to be taken."""
-        room = (
-            MOST_IN_ENGINE if self.concurrency is None else self.concurrency
-        ) - self.num_active
-        found: list[LabRequest] = []
-        while len(found) < room:
-            request = self._take()
-            if request is None:
-                break
-            self._active[request.id] = request
-            found.append(request)
+    def due(self) -> Iterator[LabRequest]:
+        """Hand out the requests for the step that is about to be taken, one at a time.
+
+        Call it once for each step.
+        """
+        now = self._step
         self._step += 1
-        return found
+        limit = MOST_IN_ENGINE if self.concurrency is None else self.concurrency
+        while self.num_active < limit:
+            request = self._take(now)
+            if request is None:
+                return
+            self._active[request.id] = request
+            yield request
 
     def ended(self, request_id: str) -> None:
         """Note that a request has ended, in whatever way."""
@@ -97,14 +101,14 @@ class Feeder:
         self._again.extendleft(reversed(self._active.values()))
         self._active = {}
 
-    def _take(self) -> LabRequest | None:
+    def _take(self, now: int) -> LabRequest | None:
         if self._again:
             return self._again.popleft()
         # Looking past requests that have to wait is bounded, or an endless workload of
         # followers would be read without end.
         limit = 2 * (self.concurrency or MOST_IN_ENGINE)
         while (request := self._peek()) is not None:
-            if self.concurrency is None and request.arrival_step > self._step:
+            if self.concurrency is None and request.arrival_step > now:
                 return None
             if request.after not in self._open:
                 self._next = None

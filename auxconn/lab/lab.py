@@ -121,11 +121,11 @@ class Lab:
         progress("import")
         _import_vllm()
         progress("engine")
-        self._engine, self._attachment = self._build(self.config)
+        self._engine, self._engine_sink, self._attachment = self._build(self.config)
         progress("workload")
         self._feeder = self._feed()
         self.announce()
-        self._source.event("start", f"{self.describe()}")
+        self._source.event("workload", repr(self.workload))
         progress("ready")
 
     def _store_sink(self) -> Sink:
@@ -136,7 +136,7 @@ class Lab:
             self._frames = FrameStore()
         return StoreSink(self._frames, self.name)
 
-    def _build(self, config: LabConfig) -> tuple[Engine, Any]:
+    def _build(self, config: LabConfig) -> tuple[Engine, Sink, Any]:
         """Build an engine and put the probes on it."""
         from auxconn.attach import attach
 
@@ -148,17 +148,18 @@ class Lab:
             raise ValueError(
                 f"vLLM could not build this engine: {type(error).__name__}: {error}"
             ) from error
+        sink = self._source.engine_sink()
         try:
             attachment = attach(
                 scheduler=engine.scheduler,
                 worker=engine.worker,
-                to=self._source,
+                to=sink,
                 engine=self.name,
             )
         except BaseException:
             engine.close()
             raise
-        return engine, attachment
+        return engine, sink, attachment
 
     def _feed(self) -> Feeder:
         self._workloads += 1
@@ -239,14 +240,21 @@ class Lab:
 
         Raises
         ------
+        ValueError
+            When a request of the workload can never run; it is left out, and the lab can
+            be stepped on.
         RuntimeError
             When the lab is closed, or its engine has failed before.
         """
         with self._lock:
             self._check_open()
-            try:
-                for request in self._feeder.due():
+            for request in self._feeder.due():
+                try:
                     self._engine.add(request)
+                except ValueError:
+                    self._feeder.ended(request.id)
+                    raise
+            try:
                 result = self._engine.step()
             except BaseException as error:
                 self._fail(error)
@@ -359,7 +367,7 @@ class Lab:
 
     # -- changing -------------------------------------------------------------------------
 
-    def command(self, name: str, **args: Any) -> str:
+    def command(self, name: str, /, **args: Any) -> str:
         """Obey a command of the viewer between two steps; returns what was done, in words.
 
         Raises
@@ -385,8 +393,7 @@ class Lab:
             self._check_open()
             before = self._engine.set_capacity(blocks)
             self.config = self.config.replace(capacity=blocks)
-            if before != blocks:
-                self._source.event("capacity", f"capacity {before} -> {blocks} blocks")
+            # The scheduler's probe sees it with the next step, and writes the event.
             self.announce()
             return before
 
@@ -411,6 +418,10 @@ class Lab:
             self._check_open()
             wanted = self.config.replace(**changes)
             _check_fit(wanted, self.workload)
+            for request in self._feeder.active():
+                wanted.check_request(
+                    len(request.prompt), request.max_tokens, f"request {request.id!r}"
+                )
             differing = [
                 name
                 for name, value in wanted.to_dict().items()
@@ -427,13 +438,12 @@ class Lab:
                 self.config = wanted
                 return self.config
             words = ", ".join(
-                f"{name} {getattr(self.config, name)} -> {getattr(wanted, name)}"
+                f"{name} {_shown(self.config, name)} -> {_shown(wanted, name)}"
                 for name in differing
             )
-            fresh, attachment = self._build(wanted)
+            fresh = self._build(wanted)
             self._release_engine()
-            self._source.next_engine()
-            self._engine, self._attachment = fresh, attachment
+            self._engine, self._engine_sink, self._attachment = fresh
             self.config = wanted
             again = self._feeder.num_active
             self._feeder.restart_active()
@@ -459,7 +469,7 @@ class Lab:
             _check_fit(self.config, workload)
             self.workload, self._concurrency = workload, concurrency
             self._feeder = self._feed()
-            self._source.event("workload", f"{workload!r}")
+            self._source.event("workload", repr(workload))
             self.announce()
 
     def reset_prefix_cache(self, *, kv_tier: bool = False) -> None:
@@ -539,6 +549,7 @@ class Lab:
         """Announce the facts, as far as they have changed."""
         workload = self.workload
         self._source.announce(
+            self._engine_sink,
             {
                 **config_facts(self.config),
                 names.VLLM_VERSION: _vllm_version(),
@@ -561,6 +572,13 @@ def _check_fit(config: LabConfig, workload: Iterable[LabRequest]) -> None:
     if longest is not None:
         prompt, output = longest
         config.check_request(prompt, output, f"workload {workload!r}")
+
+
+def _shown(config: LabConfig, name: str) -> object:
+    """A setting as it takes effect: None says nothing to who reads the events."""
+    if name == "hash_block_size":
+        return config.hash_size
+    return getattr(config, name)
 
 
 def _check_number(name: str, value: Any) -> None:

@@ -19,7 +19,7 @@ from auxconn.wire import Fact
 
 
 class LabSource:
-    """A sink for the probes of one engine after another.
+    """The sinks of one engine's probes after another, and what the lab itself says.
 
     Parameters
     ----------
@@ -31,50 +31,61 @@ class LabSource:
         self.inner = inner
         self.facts: dict[str, Fact] = {}
         """As announced last."""
-        self.commands: tuple[str, ...] = ()
-        """As announced last."""
         self.step = 0
         """Step of the newest record."""
-        self._base = 0
-        self._probe_facts: dict[str, Fact] = {}
-        self._lab_facts: dict[str, Fact] = {}
+        self._announced: tuple[str, ...] = ()
+        self._engines = 0
 
-    def emit(self, table: str, record: Any) -> None:
-        """Pass a probe's record on, its step counted from the lab's first engine."""
-        step = record.step
-        if self._base:
-            step += self._base
-            record.step = step
-        if step > self.step:
-            self.step = step
-        self.inner.emit(table, record)
+    def engine_sink(self) -> Sink:
+        """Build the sink of the next engine's probes; its steps follow those so far."""
+        self._engines += 1
+        return _EngineSink(self, self.step, self._engines == 1)
 
-    def hello(self, facts: Mapping[str, Fact], commands: tuple[str, ...]) -> None:
-        """Take the facts a probe announces; the lab's own win, and so do its commands."""
-        self._probe_facts = dict(facts)
-        if self._lab_facts:
-            self._announce()
+    def announce(
+        self,
+        engine: Sink,
+        facts: Mapping[str, Fact],
+        commands: tuple[str, ...],
+    ) -> None:
+        """Announce the lab's facts, and those of its engine's probe that it doesn't have.
 
-    def announce(self, facts: Mapping[str, Fact], commands: tuple[str, ...]) -> None:
-        """Announce the lab's facts, with those of the probe that it doesn't have."""
-        self._lab_facts = dict(facts)
-        self.commands = commands
-        self._announce()
-
-    def _announce(self) -> None:
-        merged = {**self._probe_facts, **self._lab_facts}
-        if merged != self.facts:
-            self.facts = merged
-            self.inner.hello(merged, self.commands)
+        Does nothing when they are as announced before.
+        """
+        assert isinstance(engine, _EngineSink)
+        merged = {**engine.facts, **facts}
+        if merged != self.facts or commands != self._announced:
+            self.facts, self._announced = merged, commands
+            self.inner.hello(merged, commands)
 
     def event(self, kind: EventKind, text: str) -> None:
         """Say that something rare has happened, at the newest step."""
-        record = Events(time.time(), self.step, kind, text)
-        self.inner.emit("events", record)
+        self.inner.emit("events", Events(time.time(), self.step, kind, text))
 
-    def next_engine(self) -> None:
-        """Count the steps of the next engine after those of this one."""
-        self._base = self.step
+
+class _EngineSink:
+    """Passes the records of one engine's probes on, steps counted over all engines."""
+
+    def __init__(self, source: LabSource, base: int, first: bool) -> None:
+        self.facts: dict[str, Fact] = {}
+        self._first = first
+        self._source = source
+        self._base = base
+        self._emit = source.inner.emit
+
+    def emit(self, table: str, record: Any) -> None:
+        if table == "events" and record.kind == "start" and not self._first:
+            # The lab says in one event what has been built anew, and why.
+            return
+        step = record.step + self._base
+        if self._base:
+            record.step = step
+        if step > self._source.step:
+            self._source.step = step
+        self._emit(table, record)
+
+    def hello(self, facts: Mapping[str, Fact], commands: tuple[str, ...]) -> None:
+        # The lab announces them together with its own.
+        self.facts = dict(facts)
 
 
 def config_facts(config: LabConfig) -> dict[str, Fact]:

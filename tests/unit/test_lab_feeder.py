@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 
 from auxconn.lab.feeder import Feeder
@@ -13,7 +13,7 @@ def request(name: str, after: str = "", arrival_step: int = 0) -> LabRequest:
     return LabRequest(name, [1], [2], after=after, arrival_step=arrival_step)
 
 
-def names(requests: list[LabRequest]) -> list[str]:
+def names(requests: Iterable[LabRequest]) -> list[str]:
     return [one.id for one in requests]
 
 
@@ -82,12 +82,12 @@ def test_endless_followers_are_not_read_without_end() -> None:
     assert names(feeder.due()) == ["a"]
     assert next(read) < 12
     feeder.ended("a")
-    assert len(feeder.due()) == 4
+    assert len(list(feeder.due())) == 4
 
 
 def test_what_had_not_ended_goes_again_first_and_in_order() -> None:
     feeder = Feeder([request(name) for name in "abcd"], concurrency=3)
-    feeder.due()
+    list(feeder.due())
     feeder.ended("b")
     feeder.restart_active()
     assert feeder.num_active == 0
@@ -96,7 +96,7 @@ def test_what_had_not_ended_goes_again_first_and_in_order() -> None:
 
 def test_followers_still_wait_after_a_restart() -> None:
     feeder = Feeder([request("a"), request("b", after="a")], concurrency=2)
-    feeder.due()
+    list(feeder.due())
     feeder.restart_active()
     assert names(feeder.due()) == ["a"]
     feeder.ended("a")
