@@ -236,6 +236,12 @@ class Channel:
         lost = {table: buffer.lost_total for table, buffer in self._buffers.items()}
         return {table: rows for table, rows in lost.items() if rows}
 
+    @property
+    def waiting(self) -> dict[str, int]:
+        """Records that wait to be sent, by table; tables without are left out."""
+        found = {table: len(buffer) for table, buffer in self._buffers.items()}
+        return {table: records for table, records in found.items() if records}
+
     def wait_connected(self, timeout: float) -> bool:
         """Wait until a collector takes rows; False when `timeout` seconds ran out."""
         with self._changed:
