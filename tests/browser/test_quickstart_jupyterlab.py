@@ -1,0 +1,174 @@
+"""The quickstart in a real JupyterLab: its live view is drawn below the cell and moves.
+
+What a person does: open the notebook, run all cells, look. Panel reaches a notebook over
+Jupyter's comms instead of its own server, so a page that works when served can still stay
+empty here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Error as PlaywrightError
+from playwright.sync_api import sync_playwright
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+CHROMIUM_ARGUMENTS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+SETTINGS = {
+    # Every cell stays in the page, so that all outputs can be looked at.
+    "@jupyterlab/notebook-extension/tracker": {
+        "windowingMode": "none",
+        "autoStartDefaultKernel": True,
+    },
+    "@jupyterlab/apputils-extension/notification": {
+        "fetchNews": "false",
+        "checkForUpdates": False,
+    },
+}
+
+LAST_POINTS = """() => {
+  // Newest instant of every plot that Bokeh draws in the page.
+  const newest = [];
+  for (const document of window.Bokeh?.documents ?? [])
+    for (const model of document._all_models.values())
+      if (model.type === "ColumnDataSource") {
+        const t = model.data.t;
+        if (t && t.length) newest.push(t[t.length - 1]);
+      }
+  return newest;
+}"""
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def jupyterlab(root, tmp_path_factory):
+    """A JupyterLab with the notebook, and nothing of the user's settings."""
+    home = tmp_path_factory.mktemp("jupyterlab")
+    shutil.copy(root / "notebooks" / "00_quickstart.ipynb", home)
+    for name, values in SETTINGS.items():
+        path = home / "settings" / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(values))
+    port = free_port()
+    log = (home / "log").open("w")
+    server = subprocess.Popen(
+        [
+            sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root",
+            f"--ServerApp.port={port}", "--ServerApp.ip=127.0.0.1",
+            "--IdentityProvider.token=", "--ServerApp.port_retries=0",
+            f"--ServerApp.root_dir={home}",
+        ],
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env={
+            **os.environ,
+            "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
+            "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
+            "JUPYTER_CONFIG_DIR": str(home / "config"),
+            "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
+            "IPYTHONDIR": str(home / "ipython"),
+        },
+    )  # fmt: skip
+    address = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(address + "/api", server, home / "log")
+        yield address
+    finally:
+        server.terminate()
+        server.wait(20)
+        log.close()
+
+
+def wait_for(address, server, log, seconds=60):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        assert server.poll() is None, log.read_text()
+        try:
+            with urllib.request.urlopen(address, timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    raise AssertionError(f"{address} did not come up:\n{log.read_text()}")
+
+
+@pytest.fixture
+def page(request, tmp_path):
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=os.environ.get("AUXCONN_CHROMIUM", "/usr/bin/chromium"),
+            args=CHROMIUM_ARGUMENTS,
+        )
+        page = browser.new_page(viewport={"width": 1600, "height": 1100})
+        told: list[str] = []
+        page.on("console", lambda message: told.append(message.text))
+        page.on("pageerror", lambda error: told.append(f"error: {error}"))
+        yield page
+        pictures = Path(os.environ.get("AUXCONN_PICTURES", tmp_path))
+        pictures.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=pictures / "quickstart-jupyterlab.png")
+        print("\n".join(told[-40:]))
+        print("picture:", pictures / "quickstart-jupyterlab.png")
+        browser.close()
+
+
+def run_all(page):
+    """Run all cells, once the kernel takes them: JupyterLab drops what comes before."""
+    page.locator("#jp-main-statusbar", has_text="| Idle").wait_for(timeout=60_000)
+    begun = page.locator(".jp-InputPrompt").filter(has_text=re.compile(r"\[[*1]\]"))
+    for _ in range(3):
+        page.get_by_role("menuitem", name="Run", exact=True).click()
+        page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+        try:
+            begun.first.wait_for(timeout=10_000)
+        except PlaywrightError:
+            continue
+        return
+    raise AssertionError("the kernel takes no cells")
+
+
+def test_the_live_view_moves_below_its_cell(jupyterlab, page):
+    page.goto(f"{jupyterlab}/lab/tree/00_quickstart.ipynb")
+    page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=60_000)
+    run_all(page)
+
+    live = page.locator(".jp-CodeCell", has_text="view = live(lab)")
+    error = page.locator(".jp-OutputArea-output[data-mime-type*=error]")
+    live.locator("canvas").or_(error).first.wait_for(timeout=90_000)
+    assert not error.count(), error.first.inner_text()[-2000:]
+    page.wait_for_function(f"({LAST_POINTS})().length > 0", timeout=30_000)
+    first = page.evaluate(LAST_POINTS)
+    page.wait_for_function(
+        f"(before) => Math.max(...({LAST_POINTS})()) > before",
+        arg=max(first),
+        timeout=30_000,
+    )
+
+    change = page.locator(".jp-CodeCell", has_text="lab.set_capacity(160)")
+    table = change.locator(".jp-OutputArea-output table")
+    table.wait_for(timeout=30_000)
+    assert table.locator("tbody tr").last.locator("td").last.inner_text() == "160"
+    assert not error.count(), error.first.inner_text()[-2000:]
+    live.scroll_into_view_if_needed()
+    live.locator("canvas").first.scroll_into_view_if_needed()
+    page.wait_for_timeout(1000)

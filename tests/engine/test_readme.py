@@ -1,0 +1,167 @@
+"""Every command and every piece of Python in the README does what it says.
+
+A README is tried by everybody and read by nobody who could mend it. Its Python blocks run
+one after another, its shell lines are run, or started until they answer; a line of a kind
+this file does not know fails, so that nobody adds one unseen.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+PYTHON = [text for kind, text in BLOCKS if kind == "python"]
+LINES = [
+    line for kind, text in BLOCKS if kind == "sh" for line in text.splitlines() if line
+]
+ENVIRONMENT = {
+    **os.environ,
+    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+}
+
+
+def test_all_blocks_are_of_a_known_kind():
+    assert {kind for kind, _ in BLOCKS} == {"python", "sh"}
+    assert README.count("```") == 2 * len(BLOCKS)
+    assert README.index("make demo") < README.index("## ")
+
+
+@pytest.fixture(scope="module")
+def engine():
+    """A scheduler and a worker to attach to, as the README's reader has them."""
+    from auxconn.lab import LabConfig
+    from auxconn.lab.engine import Engine
+
+    engine = Engine(LabConfig(num_blocks=64))
+    yield engine
+    engine.close()
+
+
+@pytest.mark.parametrize("number", range(len(PYTHON)))
+def test_python(number, engine):
+    names = {"scheduler": engine.scheduler, "worker": engine.worker}
+    before = engine.scheduler.aux_output_connector
+    exec("\n".join(["from auxconn import attach", PYTHON[number]]), names)
+    if "attach(" in PYTHON[number]:
+        assert engine.scheduler.aux_output_connector is before
+    engine.scheduler.aux_output_connector = before
+
+
+def run(command):
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def answers(command, address, tmp_path, seconds=45.0):
+    """Start a server, wait for its page, stop it; it must end when it is told to."""
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        server = subprocess.Popen(
+            command, cwd=ROOT, env=ENVIRONMENT, stdout=file, stderr=subprocess.STDOUT
+        )
+        try:
+            until = time.monotonic() + seconds
+            while True:
+                assert server.poll() is None, log.read_text()
+                assert time.monotonic() < until, log.read_text()
+                try:
+                    with urllib.request.urlopen(address, timeout=20) as page:
+                        return page.read().decode()
+                except (urllib.error.URLError, OSError):
+                    time.sleep(0.2)
+        finally:
+            server.terminate()
+            server.wait(20)
+
+
+def with_port(words, option, port):
+    """The command with `port` in place of the README's."""
+    if option in words:
+        place = words.index(option) + 1
+        return [*words[:place], str(port), *words[place + 1 :]]
+    return [*words, option, str(port)]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_command(line, tmp_path):
+    words = shlex.split(line)
+    port = free_port()
+    page = f"http://127.0.0.1:{port}/"
+    match words:
+        case ["make", target]:
+            # That they work is what CI itself shows; here, that they exist.
+            done = run(["make", "--dry-run", target])
+            assert done.returncode == 0, done.stderr
+        case ["auxconn", "doctor", *_]:
+            done = run([*words, "--port", str(port)])
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert "All well." in done.stdout
+        case ["auxconn", "serve" | "demo", *_]:
+            command = with_port(words, "--port", port)
+            bind = "--collector-bind"
+            if bind in command:
+                command[command.index(bind) + 1] = f"tcp://127.0.0.1:{free_port()}"
+            assert "auxconn" in answers(command, page, tmp_path)
+        case ["panel", "serve", path]:
+            command = [*words, "--port", str(port)]
+            assert "auxconn" in answers(command, f"{page}{Path(path).stem}", tmp_path)
+        case ["jupyter", "lab", path]:
+            assert (ROOT / path).exists()
+            command = [
+                *words, "--no-browser", "--allow-root", f"--ServerApp.port={port}",
+                "--IdentityProvider.token=",
+            ]  # fmt: skip
+            name = Path(path).name
+            assert "JupyterLab" in answers(command, f"{page}lab/tree/{name}", tmp_path)
+        case ["pip", "install", requirement]:
+            extra = re.fullmatch(r"auxconn\[(\w+)\]", requirement).group(1)
+            project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+            assert extra in project["optional-dependencies"]
+        case ["conda", "env", "create", "-f", path]:
+            assert (ROOT / path).exists()
+        case _:
+            raise AssertionError(f"nobody has said how to check this command: {line}")
+
+
+def test_links_lead_somewhere():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_inline_commands_exist():
+    from typer.testing import CliRunner
+
+    from auxconn.cli import app
+
+    for command in re.findall(r"`auxconn (\w+)", README):
+        assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0
+    targets = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"`make (\w+)", README):
+        assert re.search(rf"^{target}:", targets, re.MULTILINE), target
