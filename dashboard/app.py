@@ -14,7 +14,7 @@ import panel as pn
 
 from auxconn_dashboard.hub import Hub
 from auxconn_dashboard.session import HUB_KEY, Dashboard
-from auxconn_dashboard.theme import THEMES, asset
+from auxconn_dashboard.theme import asset
 
 pn.extension(reconnect=True, notifications=False, loading_indicator=False)
 
@@ -33,8 +33,8 @@ def hub() -> Hub:
 
 def page() -> Any:
     """Build the page of one browser."""
-    dashboard = Dashboard(hub(), page=True)
-    _from_address(dashboard)
+    asked = _from_address()
+    dashboard = Dashboard(hub(), page=True, chosen="theme" in asked, **asked)
     pn.state.onload(dashboard.start)
     pn.state.on_session_destroyed(lambda _: dashboard.close())
     # A template set on the document, not `pn.Template`, which renders all models twice.
@@ -50,20 +50,18 @@ def _template() -> Any:
     return _env.from_string(asset("page.html"))
 
 
-def _from_address(dashboard: Dashboard) -> None:
-    """Take what the address says, and keep it there; nonsense in it is left aside."""
-    location = pn.state.location
-    if location is None:
-        return
-    asked = location.query_params
-    if asked.get("theme") in THEMES:
-        dashboard.bar.chosen = True
+def _from_address() -> dict[str, Any]:
+    """What the address says of the view; nonsense in it is left aside."""
+    said = pn.state.location.query_params if pn.state.location is not None else {}
+    found: dict[str, Any] = {}
     for name in Dashboard.ADDRESS:
-        if name in asked:
-            objects = getattr(dashboard.param[name], "objects", None)
-            if objects is not None and asked[name] not in objects:
-                continue
-            setattr(dashboard, name, type(getattr(dashboard, name))(asked[name]))
+        value = said.get(name)
+        kind = Dashboard.param[name]
+        allowed = getattr(kind, "objects", None)
+        if value is None or (allowed is not None and value not in allowed):
+            continue
+        found[name] = str(value) if allowed is None else value
+    return found
 
 
 if pn.state.served:

@@ -14,7 +14,7 @@ window moves over them, and two windows of the same width agree.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -39,25 +39,30 @@ class Buckets:
     low: Mapping[str, Values]
     high: Mapping[str, Values]
     last: Mapping[str, Values]
+    _coarse: dict[int, Buckets] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __len__(self) -> int:
         return len(self.start)
 
     def coarse(self, factor: int) -> Buckets:
-        """Join each `factor` neighbours; the length must be a multiple of it."""
+        """Join each `factor` neighbours; the length must be a multiple of it.
 
-        def fold(values: Values, how: Any) -> Values:
-            return how(values.reshape(-1, factor), axis=1)
-
-        return Buckets(
-            self.width * factor,
-            self.start[::factor],
-            fold(self.rows, np.sum),
-            {name: fold(values, np.sum) for name, values in self.sums.items()},
-            {name: fold(values, np.fmin.reduce) for name, values in self.low.items()},
-            {name: fold(values, np.fmax.reduce) for name, values in self.high.items()},
-            {name: _last(values, factor) for name, values in self.last.items()},
-        )
+        Columns are joined when they are asked for, once for all who ask.
+        """
+        known = self._coarse.get(factor)
+        if known is None:
+            known = self._coarse[factor] = Buckets(
+                self.width * factor,
+                self.start[::factor],
+                self.rows.reshape(-1, factor).sum(axis=1),
+                _Joined(self.sums, factor, lambda grid: grid.sum(axis=1)),
+                _Joined(self.low, factor, lambda grid: np.fmin.reduce(grid, axis=1)),
+                _Joined(self.high, factor, lambda grid: np.fmax.reduce(grid, axis=1)),
+                _Joined(self.last, factor, _last),
+            )
+        return known
 
     def total(self, name: str, since: float | None = None) -> float | None:
         """Sum of a counter over the buckets that begin at or after `since`.
@@ -215,8 +220,30 @@ class Rollup:
         self.head = number
 
 
-def _last(values: Values, factor: int) -> Values:
-    """Last known value of each `factor` neighbours."""
-    grid = values.reshape(-1, factor)
-    where = factor - 1 - np.argmax(~np.isnan(grid[:, ::-1]), axis=1)
-    return grid[np.arange(len(grid)), where]
+class _Joined(Mapping[str, Values]):
+    """Columns of wider buckets, made from the narrow ones when they are asked for."""
+
+    def __init__(
+        self, narrow: Mapping[str, Values], factor: int, join: Callable[[Values], Values]
+    ) -> None:
+        self._narrow, self._factor, self._join = narrow, factor, join
+        self._made: dict[str, Values] = {}
+
+    def __getitem__(self, name: str) -> Values:
+        if name not in self._made:
+            grid = self._narrow[name].reshape(-1, self._factor)
+            self._made[name] = self._join(grid)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._narrow)
+
+    def __len__(self) -> int:
+        return len(self._narrow)
+
+
+def _last(grid: Values) -> Values:
+    """Last known value of each row; NaN where there is none."""
+    where = grid.shape[1] - 1 - np.argmax(~np.isnan(grid[:, ::-1]), axis=1)
+    found: Values = grid[np.arange(len(grid)), where]
+    return found

@@ -24,6 +24,7 @@ from .theme import THEMES, asset
 from .views.axis import TimeAxis
 from .views.banner import RESTART, BannerView
 from .views.base import Plot
+from .views.component import fixed
 from .views.cost import CostPlot
 from .views.events import EventsView
 from .views.hits import HitsPlot
@@ -35,7 +36,7 @@ from .views.reasons import ReasonsView
 from .views.retained import ReleasedPlot, RetainedPlot
 from .views.rows import RowsPlot
 from .views.store import StorePlot
-from .views.topbar import TopBar, facts, state_words, windows
+from .views.topbar import KEYS, TopBar, facts, state_words, windows
 
 if TYPE_CHECKING:
     from auxconn.frames import FrameStore
@@ -86,6 +87,8 @@ class Dashboard(pn.viewable.Viewer):
         Where snapshots come from.
     page
         True when it has a browser's page for itself: keys, theme of the page, address.
+    chosen
+        True when the theme was asked for, and is not to be the browser's preference.
     """
 
     engine = param.String("", doc="Engine that is looked at; empty is the first one.")
@@ -100,13 +103,15 @@ class Dashboard(pn.viewable.Viewer):
     ADDRESS: ClassVar[tuple[str, ...]] = ("engine", "window", "refresh", "theme")
     """Parameters that stand in the page's address."""
 
-    def __init__(self, hub: Hub, *, page: bool = False, **params: Any) -> None:
+    def __init__(
+        self, hub: Hub, *, page: bool = False, chosen: bool = False, **params: Any
+    ) -> None:
         super().__init__(**params)
         self.hub = hub
         self.snapshot: Snapshot | None = None
         self.failures = 0
         self.problem = ""
-        self.ticks = 0
+        self.ticks = self.draws = 0
         self._drawn = 0.0
         self._pinned: tuple[float, float] | None = None
         self._paused_at = 0.0
@@ -116,13 +121,10 @@ class Dashboard(pn.viewable.Viewer):
         self.axis = TimeAxis(self._pin)
         self.steering = Steering(self._send)
         self.bar = TopBar(
-            windows=windows(),
-            window=self.window,
-            theme=self.theme,
-            page=page,
+            fixed=fixed(windows=windows(), keys=KEYS, page=page, chosen=chosen),
             sizing_mode="stretch_width",
         )
-        self.bar.on_action = self.act
+        self.bar.on_message = self._from_bar
         self.banner = BannerView(hub.address, hub.lab is not None, self.act)
         self.indicators = IndicatorsView()
         self.plots = {kind.key: kind(self.axis, theme) for kind in PLOTS}
@@ -132,7 +134,6 @@ class Dashboard(pn.viewable.Viewer):
         self.controls = Controls(self.steering)
         self._settings = self._view_controls()
         self._layout = self._lay_out(page)
-        self.bar.param.watch(self._from_bar, ["engine", "window"])
         self.param.watch(self._restyle, "theme")
         self.param.watch(self._rewindow, ["engine", "window"])
         self.param.watch(self._repaced, "paused")
@@ -160,8 +161,8 @@ class Dashboard(pn.viewable.Viewer):
     def close(self) -> None:
         """The browser is gone: let go of everything that outlives it."""
         self.stop()
-        self.bar.on_action = None
-        self.banner.source.on_action = None
+        self.bar.on_message = None
+        self.banner.source.on_message = None
         _open.discard(self)
 
     def tick(self) -> None:
@@ -193,10 +194,11 @@ class Dashboard(pn.viewable.Viewer):
                 self._head(self.snapshot, self.hub.link(self.engine or None))
                 if self.steering.busy or self.paused:
                     self.controls.update(self._status(self.snapshot))
-        self.bar.beat = self.ticks
+        self.bar.tick()
 
     def draw(self) -> None:
         """Take a snapshot and show it."""
+        self.draws += 1
         self._drawn = time.monotonic()
         snapshot = self.hub.snapshot(
             self.engine or None, Window(float(self.window), self._pinned)
@@ -239,8 +241,6 @@ class Dashboard(pn.viewable.Viewer):
             self.paused = not self.paused
         elif action == "theme":
             self.theme = "light" if self.theme == "dark" else "dark"
-        elif action in ("prefers:dark", "prefers:light"):
-            self.theme = action.removeprefix("prefers:")
         elif action == "release":
             self.axis.release()
         elif action == "step":
@@ -257,8 +257,17 @@ class Dashboard(pn.viewable.Viewer):
             self.controls_shown = not self.controls_shown
             self._side.visible = self.controls_shown
 
-    def _from_bar(self, event: Any) -> None:
-        setattr(self, event.name, event.new)
+    def _from_bar(self, said: dict[str, Any]) -> None:
+        """The header says what was chosen; only what can be chosen is taken."""
+        action, value = str(said.get("action", "")), said.get("value")
+        if action == "prefers" and value in THEMES:
+            self.theme = value
+        elif action == "window" and value in WINDOWS:
+            self.window = value
+        elif action == "engine" and value in self.hub.names():
+            self.engine = value
+        else:
+            self.act(action)
 
     def _rewindow(self, *_: Any) -> None:
         self.axis.release()
@@ -302,10 +311,11 @@ class Dashboard(pn.viewable.Viewer):
         for plot in self.plots.values():
             plot.restyle(theme)
         self.axis.restyle(theme)
-        self.bar.theme = self.theme
         dark = ["ac-dark"] if self.theme == "dark" else []
         others = [name for name in self._layout.css_classes if name != "ac-dark"]
         self._layout.css_classes = [*others, *dark]
+        if self.snapshot is not None:
+            self._head(self.snapshot, self.hub.link(self.engine or None))
 
     # What is said in the head
 
@@ -320,13 +330,15 @@ class Dashboard(pn.viewable.Viewer):
         if self.failures:
             more = f"the page has a fault: {words.plain(self.problem, 160)}"
         names = self.hub.names()
-        self.bar.param.update(
+        self.bar.show(
             state=link.state,
             word=word,
             more=more,
             facts=facts(snapshot),
             engines=names,
-            engine=snapshot.engine if snapshot.engine in names else self.bar.engine,
+            engine=snapshot.engine,
+            window=self.window,
+            theme=self.theme,
             zoomed=None if self._pinned is None else list(self._pinned),
             paused=self.paused,
             menu=self._menu(),
@@ -366,7 +378,8 @@ class Dashboard(pn.viewable.Viewer):
 
     def _tell_failure(self) -> None:
         stopped = "; it has stopped" if self.failures >= MOST_FAILURES - 1 else ""
-        self.bar.more = f"the page has a fault{stopped}: {words.plain(self.problem, 160)}"
+        text = f"the page has a fault{stopped}: {words.plain(self.problem, 160)}"
+        self.bar.show(**{**self.bar.shown, "more": text})
 
     # How it is laid out
 

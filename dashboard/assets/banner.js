@@ -12,34 +12,32 @@ export function render({ model }) {
   track.append(fill)
   const action = h("button", "action")
   action.type = "button"
-  action.addEventListener("click", () => model.send_msg({ action: model.action[0] }))
+  let asked = ""
+  action.addEventListener("click", () => model.send_msg({ action: asked }))
   root.append(words, stages, action, track)
-  const update = () => {
-    root.dataset.kind = model.kind
-    root.hidden = !model.kind
-    title.textContent = model.title
-    text.textContent = model.text
-    code.textContent = model.code
-    code.hidden = !model.code
-    action.hidden = model.action.length === 0
-    action.textContent = model.action[1] || ""
-    stages.hidden = model.stages.length === 0
-    stages.replaceChildren(...model.stages.map(([name, state]) => {
-      const item = h("li", state)
-      item.append(h("i", "", { done: "✓", now: "", later: "" }[state]), h("span", "", name))
-      return item
-    }))
-    track.hidden = model.stages.length === 0
-    fill.style.width = `${Math.round(100 * Math.max(0.02, model.fraction))}%`
-  }
-  model.on(["kind", "title", "text", "code", "action", "stages", "fraction"], update)
-  update()
+  follow(model, (state) => {
+    root.dataset.kind = state.kind || ""
+    root.hidden = !state.kind
+    put(title, state.title || "")
+    put(text, state.text || "")
+    put(code, state.code || "")
+    code.hidden = !state.code
+    const [name, label] = state.action || []
+    asked = name || ""
+    action.hidden = !name
+    put(action, label || "")
+    const now = state.stages || []
+    stages.hidden = track.hidden = now.length === 0
+    // A stage under way turns: it is made anew only when it is another one.
+    if (stages.dataset.now !== JSON.stringify(now)) {
+      stages.dataset.now = JSON.stringify(now)
+      stages.replaceChildren(...now.map(([name, how]) => {
+        const item = h("li", how)
+        item.append(h("i", "", how === "done" ? "✓" : ""), h("span", "", name))
+        return item
+      }))
+    }
+    fill.style.width = `${Math.round(100 * Math.max(0.02, state.fraction || 0))}%`
+  })
   return root
-}
-
-function h(tag, name, text) {
-  const node = document.createElement(tag)
-  if (name) node.className = name
-  if (text !== undefined) node.textContent = text
-  return node
 }

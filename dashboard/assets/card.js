@@ -15,11 +15,15 @@ export function render({ model, el }) {
   const note = h("div", "note")
   root.append(row, chips, note)
 
+  const fixed = JSON.parse(model.fixed)
+  let hidden = [], option = fixed.options[0] || "", state = {}
+  put(title, fixed.title)
+  put(unit, fixed.unit)
   const tip = h("div", "tip")
   tip.popover = "manual"
   root.append(tip)
   const show = () => {
-    tip.replaceChildren(...model.help.map(([kind, text]) => h("p", kind, text)))
+    tip.replaceChildren(...fixed.help.map(([kind, text]) => h("p", kind, text)))
     tip.showPopover()
     const at = ask.getBoundingClientRect()
     const width = tip.offsetWidth
@@ -33,52 +37,44 @@ export function render({ model, el }) {
   let values = new Map()
   const legend = () => {
     values = new Map()
-    chips.replaceChildren(...model.chips.map((chip) => {
+    chips.replaceChildren(...fixed.chips.map((chip) => {
       const button = h("button", "chip")
       button.type = "button"
       button.title = chip.tip || ""
-      const shown = !model.hidden.includes(chip.key)
+      const shown = !hidden.includes(chip.key)
       button.setAttribute("aria-pressed", shown)
       const swatch = h("i", chip.look || "")
       swatch.style.setProperty("--c", chip.color)
-      const value = h("b", "", model.values[chip.key] ?? "")
+      const value = h("b", "", state.values?.[chip.key] ?? "")
       values.set(chip.key, value)
       button.append(swatch, h("span", "", chip.label), value)
       button.addEventListener("click", () => {
-        const rest = model.hidden.filter((key) => key !== chip.key)
-        model.hidden = rest.length < model.hidden.length ? rest : [...rest, chip.key]
+        const rest = hidden.filter((key) => key !== chip.key)
+        hidden = rest.length < hidden.length ? rest : [...rest, chip.key]
+        legend()
+        model.send_msg({ hidden })
       })
       return button
     }))
   }
   const choices = () => {
-    options.replaceChildren(...model.options.map((name) => {
+    options.replaceChildren(...fixed.options.map((name) => {
       const button = h("button", "", name)
       button.type = "button"
-      button.setAttribute("aria-pressed", name === model.option)
-      button.addEventListener("click", () => { model.option = name })
+      button.setAttribute("aria-pressed", name === option)
+      button.addEventListener("click", () => { option = name; choices(); model.send_msg({ option }) })
       return button
     }))
   }
-  const heading = () => { title.textContent = model.title; unit.textContent = model.unit }
-  const noting = () => { note.replaceChildren(h("span", "", model.note)); note.hidden = !model.note }
-
-  model.on(["title", "unit"], heading)
-  model.on(["chips", "hidden"], legend)
-  model.on("values", () => {
-    for (const [key, node] of values) node.textContent = model.values[key] ?? ""
-  })
-  model.on(["options", "option"], choices)
-  model.on("note", noting)
+  note.style.height = `${fixed.height}px`
   model.on("remove", hide)
-  note.style.height = `${model.note_height}px`
-  heading(); legend(); choices(); noting()
+  legend()
+  choices()
+  follow(model, (now) => {
+    state = now
+    for (const [key, node] of values) put(node, state.values?.[key] ?? "")
+    note.hidden = !state.note
+    if (state.note && note.textContent !== state.note) note.replaceChildren(h("span", "", state.note))
+  })
   return root
-}
-
-function h(tag, name, text) {
-  const node = document.createElement(tag)
-  if (name) node.className = name
-  if (text !== undefined) node.textContent = text
-  return node
 }

@@ -5,8 +5,8 @@ const W = 120, H = 30
 export function render({ model }) {
   const root = h("div", "cards")
   let cards = []
-  const build = () => {
-    cards = model.cards.map((card) => {
+  const build = (shown) => {
+    cards = shown.map((card) => {
       const node = h("div", "card")
       node.dataset.key = card.key
       const figure = h("div", "figure")
@@ -23,9 +23,10 @@ export function render({ model }) {
     })
     root.replaceChildren(...cards.map((card) => card.node))
   }
-  const update = () => {
-    if (cards.length !== model.cards.length) build()
-    model.cards.forEach((card, index) => {
+  follow(model, (state) => {
+    const shown = state.cards || []
+    if (cards.length !== shown.length) build(shown)
+    shown.forEach((card, index) => {
       const node = cards[index]
       put(node.value, card.value)
       put(node.unit, card.unit)
@@ -41,9 +42,7 @@ export function render({ model }) {
       const at = card.base == null ? null : y(card.base, top)
       node.base.setAttribute("d", at == null ? "" : `M0 ${at}H${W}`)
     })
-  }
-  model.on("cards", update)
-  update()
+  })
   return root
 }
 
@@ -66,13 +65,6 @@ function trace(values, top) {
   return [line, area]
 }
 
-function put(node, text) { if (node.textContent !== text) node.textContent = text }
-function h(tag, name, text) {
-  const node = document.createElement(tag)
-  if (name) node.className = name
-  if (text !== undefined) node.textContent = text
-  return node
-}
 function s(tag, attributes) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", tag)
   for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value)

@@ -6,30 +6,16 @@ export function render({ model }) {
   head.append(h("h3", "", "Events"), h("span", "unit", "newest first"))
   const list = h("ol"), empty = h("div", "empty")
   root.append(head, list, empty)
-  const update = () => {
-    list.replaceChildren(...model.rows.map((row) => {
+  follow(model, (state) => {
+    list.replaceChildren(...(state.rows || []).map((row) => {
       const item = h("li")
       item.dataset.kind = row.kind
-      const text = h("span", "text", row.text)
-      item.append(h("time", "", clock(row.t)), h("b", "", row.label), text)
+      item.append(h("time", "", clock(row.t)), h("b", "", row.label), h("span", "text", row.text))
       item.title = `${row.text}\nstep ${row.step.toLocaleString("en")}`
       return item
     }))
-    empty.textContent = model.empty
-    empty.hidden = !model.empty
-  }
-  model.on(["rows", "empty"], update)
-  update()
+    put(empty, state.empty || "")
+    empty.hidden = !state.empty
+  })
   return root
-}
-
-function clock(t) {
-  const d = new Date(t * 1000), p = (v) => String(v).padStart(2, "0")
-  return `${p(d.getHours())}:${p(d.getMinutes())}:${p(d.getSeconds())}`
-}
-function h(tag, name, text) {
-  const node = document.createElement(tag)
-  if (name) node.className = name
-  if (text !== undefined) node.textContent = text
-  return node
 }

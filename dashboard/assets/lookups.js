@@ -14,11 +14,12 @@ export function render({ model }) {
   let typing
   filter.addEventListener("input", () => {
     clearTimeout(typing)
-    typing = setTimeout(() => { model.filter = filter.value }, 200)
+    typing = setTimeout(() => model.send_msg({ filter: filter.value }), 200)
   })
   const reason = h("select")
   reason.setAttribute("aria-label", "Why it ended")
-  reason.addEventListener("change", () => { model.reason = reason.value })
+  for (const [label, value] of JSON.parse(model.fixed).reasons) reason.append(new Option(label, value))
+  reason.addEventListener("change", () => model.send_msg({ reason: reason.value }))
   const held = h("span", "held")
   head.append(h("h3", "", "Look-ups"), h("span", "unit", "one admission per row, newest first"), h("span", "spacer"), held, reason, filter)
 
@@ -45,25 +46,25 @@ export function render({ model }) {
   const newer = h("button", "", "‹ newer"), older = h("button", "", "older ›")
   for (const [node, by] of [[newer, -1], [older, 1]]) {
     node.type = "button"
-    node.addEventListener("click", () => { model.page_number = Math.max(0, model.page_number + by) })
+    node.addEventListener("click", () => model.send_msg({ page: Math.max(0, state.page + by) }))
   }
   foot.append(count, h("span", "spacer"), newer, older)
   root.append(head, scroll, empty, foot)
 
-  let resting = false, missed = false
+  let resting = false, missed = false, selected = "", state = { rows: [], page: 0 }
   scroll.addEventListener("mouseenter", () => { resting = true })
   scroll.addEventListener("mouseleave", () => { resting = false; if (missed) fill() })
 
   const fill = () => {
     missed = false
     held.textContent = ""
-    body.replaceChildren(...model.rows.flatMap(line))
-    empty.textContent = model.empty
-    empty.hidden = !model.empty
-    table.hidden = Boolean(model.empty)
+    body.replaceChildren(...state.rows.flatMap(line))
+    put(empty, state.empty)
+    empty.hidden = !state.empty
+    table.hidden = Boolean(state.empty)
   }
   const line = (row) => {
-    const tr = h("tr", row.key === model.selected ? "on" : "")
+    const tr = h("tr", row.key === selected ? "on" : "")
     tr.tabIndex = 0
     const bar = h("div", "bar")
     for (const [part, color] of PARTS) {
@@ -80,49 +81,29 @@ export function render({ model }) {
     id.title = row.request
     const why = h("td", `why ${row.reason}`, row.why)
     why.title = row.why_long
-    tr.append(h("td", "time", clock(row.t)), id, h("td", "num", n(row.tokens)), cell, h("td", "num", row.hit), h("td", "num", n(row.run_end)), why, h("td", row.refused ? "refused" : "", row.offer))
-    const pick = () => { model.selected = model.selected === row.key ? "" : row.key }
+    tr.append(h("td", "time", clock(row.t, true)), id, h("td", "num", n(row.tokens)), cell, h("td", "num", row.hit), h("td", "num", n(row.run_end)), why, h("td", row.refused ? "refused" : "", row.offer))
+    const pick = () => { selected = selected === row.key ? "" : row.key; fill() }
     tr.addEventListener("click", pick)
     tr.addEventListener("keydown", (event) => { if (event.key === "Enter") pick() })
-    if (row.key !== model.selected) return [tr]
+    if (row.key !== selected) return [tr]
     const more = h("tr", "detail"), wide = h("td")
     wide.colSpan = 8
     wide.append(...row.detail.map((text) => h("p", "", text)))
     more.append(wide)
     return [tr, more]
   }
-  const update = () => {
-    if (resting && model.rows.length && body.childElementCount) { missed = true; held.textContent = "holding still under the pointer"; return }
-    fill()
-  }
-  const choices = () => {
-    reason.replaceChildren(...model.reasons.map(([label, value]) => new Option(label, value)))
-    reason.value = model.reason
-  }
-  const footing = () => {
-    count.textContent = model.count
-    newer.disabled = model.page_number === 0
-    older.disabled = !model.has_older
-  }
-  model.on(["rows", "empty"], update)
-  model.on("selected", fill)
-  model.on(["reasons", "reason"], choices)
-  model.on(["count", "page_number", "has_older"], footing)
-  model.on("page_number", fill)
-  model.on("filter", () => { if (filter.value !== model.filter) filter.value = model.filter })
-  filter.value = model.filter
-  choices(); footing(); fill()
+  follow(model, (now) => {
+    const same = now.page === state.page && now.asked === state.asked
+    state = { rows: [], page: 0, empty: "", ...now }
+    put(count, state.count || "")
+    newer.disabled = state.page === 0
+    older.disabled = !state.older
+    if (resting && same && state.rows.length && body.childElementCount) {
+      missed = true
+      held.textContent = "holding still under the pointer"
+    } else fill()
+  })
   return root
 }
 
 function n(value) { return value.toLocaleString("en") }
-function clock(t) {
-  const d = new Date(t * 1000), p = (v) => String(v).padStart(2, "0")
-  return `${p(d.getHours())}:${p(d.getMinutes())}:${p(d.getSeconds())}.${Math.floor(d.getMilliseconds() / 100)}`
-}
-function h(tag, name, text) {
-  const node = document.createElement(tag)
-  if (name) node.className = name
-  if (text !== undefined) node.textContent = text
-  return node
-}

@@ -3,12 +3,12 @@
 export function render({ model }) {
   const root = h("div", "panel")
   const head = h("div", "head")
-  head.append(h("h3", "", model.title), h("span", "unit", "share of look-ups"))
+  head.append(h("h3", "", "Why look-ups ended"), h("span", "unit", "share of look-ups"))
   const list = h("div", "list"), note = h("div", "empty")
   root.append(head, list, note)
   let lines = []
-  const build = () => {
-    lines = model.rows.map((row) => {
+  const build = (rows) => {
+    lines = rows.map((row) => {
       const node = h("div", row.group ? "line first" : "line")
       if (row.group) list.append(h("div", "group", row.group))
       node.title = row.tip
@@ -22,27 +22,20 @@ export function render({ model }) {
       return { fill, share, count, node }
     })
   }
-  const update = () => {
-    if (lines.length !== model.rows.length) { list.replaceChildren(); build() }
-    model.rows.forEach((row, index) => {
+  follow(model, (state) => {
+    const rows = state.rows || []
+    if (lines.length !== rows.length) { list.replaceChildren(); build(rows) }
+    rows.forEach((row, index) => {
       const line = lines[index]
       line.fill.style.width = `${(100 * row.part).toFixed(2)}%`
-      line.share.textContent = row.share
-      line.count.textContent = row.count
+      put(line.share, row.share)
+      put(line.count, row.count)
+      line.node.title = row.tip
       line.node.classList.toggle("none", row.part === 0)
     })
-    note.textContent = model.empty
-    note.hidden = !model.empty
-    list.classList.toggle("unknown", Boolean(model.empty))
-  }
-  model.on(["rows", "empty"], update)
-  update()
+    put(note, state.empty || "")
+    note.hidden = !state.empty
+    list.classList.toggle("unknown", Boolean(state.empty))
+  })
   return root
-}
-
-function h(tag, name, text) {
-  const node = document.createElement(tag)
-  if (name) node.className = name
-  if (text !== undefined) node.textContent = text
-  return node
 }

@@ -11,7 +11,7 @@ export function render({ model, el }) {
   const brand = h("span", "brand", "auxconn")
   const engine = h("select", "engine")
   engine.title = "Engine"
-  engine.addEventListener("change", () => { model.engine = engine.value })
+  engine.addEventListener("change", () => send("engine", engine.value))
   const pill = h("span", "pill")
   pill.setAttribute("role", "status")
   const sign = h("span", "sign")
@@ -21,20 +21,20 @@ export function render({ model, el }) {
   const facts = h("span", "facts")
   const spacer = h("span", "spacer")
 
-  const back = button("back", "", "Follow the engine again (double-click in a plot)", "release")
+  const back = button("back", "", "Follow the engine again (double-click in a plot)", () => send("release"))
   const range = h("select", "range")
   range.title = "Stretch of time shown"
-  range.addEventListener("change", () => { model.window = Number(range.value) })
-  const pause = button("pause", "", "Pause the view; reading goes on (space)", "pause")
-  const theme = button("icon theme", "", "Light or dark", "theme")
-  const menu = button("icon menu", "⋯", "More", "")
+  range.addEventListener("change", () => send("window", Number(range.value)))
+  const pause = button("pause", "", "Pause the view; reading goes on (space)", () => send("pause"))
+  const theme = button("icon theme", "", "Light or dark", () => send("theme"))
+  const menu = button("icon menu", "⋯", "More")
   bar.append(brand, engine, pill, more, facts, spacer, back, range, pause, theme, menu)
 
   const list = h("div", "list")
   list.popover = "auto"
   bar.append(list)
   menu.addEventListener("click", () => {
-    list.replaceChildren(...model.menu.map((entry) => {
+    list.replaceChildren(...(shown.menu || []).map((entry) => {
       const item = h("button", "item")
       item.type = "button"
       item.disabled = Boolean(entry.disabled)
@@ -52,25 +52,17 @@ export function render({ model, el }) {
     list.style.top = `${at.bottom + 6}px`
   })
 
-  const send = (action) => model.send_msg({ action })
-  function button(name, text, title, action) {
-    const node = h("button", name, text)
-    node.type = "button"
-    node.title = title
-    if (action) node.addEventListener("click", () => send(action))
-    return node
-  }
+  const fixed = JSON.parse(model.fixed)
+  let shown = {}, heard = performance.now(), lost = false
+  const send = (action, value) => model.send_msg({ action, value })
 
-  let heard = performance.now()
-  let lost = false
   const state = () => {
-    const now = lost ? "lost" : model.state
+    const now = lost ? "lost" : shown.state || "none"
     pill.dataset.state = now
-    sign.textContent = SIGNS[now] || "○"
-    word.textContent = lost ? "page disconnected" : model.word
-    more.textContent = lost
-      ? `no word from the dashboard's server for ${Math.round((performance.now() - heard) / 1000)} s`
-      : model.more
+    put(sign, SIGNS[now] || "○")
+    put(word, lost ? "page disconnected" : shown.word || "")
+    const silent = Math.round((performance.now() - heard) / 1000)
+    put(more, lost ? `no word from the dashboard's server for ${silent} s` : shown.more || "")
     more.title = more.textContent
   }
   const watch = setInterval(() => {
@@ -78,56 +70,50 @@ export function render({ model, el }) {
     if (silent || lost) { lost = silent; state() }
   }, 1000)
   model.on("beat", () => { heard = performance.now(); if (lost) { lost = false; state() } })
-  model.on(["state", "word", "more"], state)
-  const tell = () => facts.replaceChildren(...model.facts.map((fact) => {
-    const node = h("span", fact.alert ? "fact alert" : "fact", fact.text)
-    node.title = fact.title
-    return node
-  }))
-  model.on("facts", tell)
-  const engines = () => {
-    engine.hidden = model.engines.length < 2
-    engine.replaceChildren(...model.engines.map((name) => new Option(name, name)))
-    engine.value = model.engine
-  }
-  model.on(["engines", "engine"], engines)
-  const windows = () => {
-    range.replaceChildren(...model.windows.map(([label, value]) => new Option(label, value)))
-    range.value = model.window
-    back.hidden = !model.zoomed
-    back.textContent = model.zoomed ? `${zoomText(model.zoomed)}  ×` : ""
-    range.classList.toggle("off", Boolean(model.zoomed))
-  }
-  model.on(["windows", "window", "zoomed"], windows)
-  const pausing = () => {
-    pause.textContent = model.paused ? "▶  Resume view" : "❚❚  Pause view"
-    pause.setAttribute("aria-pressed", model.paused)
-  }
-  model.on("paused", pausing)
-  const themed = () => {
-    theme.textContent = model.theme === "dark" ? "☀" : "☾"
-    if (model.page) {
-      document.documentElement.dataset.theme = model.theme
-      try { localStorage.setItem("auxconn-theme", model.theme) } catch { /* private mode */ }
-    }
-  }
-  model.on("theme", themed)
-  state(); tell(); engines(); windows(); pausing(); themed()
 
-  const keys = (event) => press(event, model, send)
-  if (model.page) {
+  range.append(...fixed.windows.map(([label, value]) => new Option(label, value)))
+  let known = {}
+  const changed = (...names) => names.some((name) => JSON.stringify(shown[name]) !== JSON.stringify(known[name]))
+  follow(model, (now) => {
+    known = shown
+    shown = now
+    state()
+    if (changed("facts")) facts.replaceChildren(...(shown.facts || []).map((fact) => {
+      const node = h("span", fact.alert ? "fact warn" : "fact", fact.text)
+      node.title = fact.title
+      return node
+    }))
+    if (changed("engines", "engine")) {
+      engine.hidden = (shown.engines || []).length < 2
+      engine.replaceChildren(...(shown.engines || []).map((name) => new Option(name, name)))
+      engine.value = shown.engine
+    }
+    if (changed("window")) range.value = shown.window
+    back.hidden = !shown.zoomed
+    put(back, shown.zoomed ? `zoomed ${clock(shown.zoomed[0])} – ${clock(shown.zoomed[1])}  ×` : "")
+    range.classList.toggle("off", Boolean(shown.zoomed))
+    put(pause, shown.paused ? "▶  Resume view" : "❚❚  Pause view")
+    pause.setAttribute("aria-pressed", Boolean(shown.paused))
+    put(theme, shown.theme === "dark" ? "☀" : "☾")
+    if (fixed.page && shown.theme) {
+      document.documentElement.dataset.theme = shown.theme
+      if (shown.kept) try { localStorage.setItem("auxconn-theme", shown.theme) } catch { /* private mode */ }
+    }
+  })
+
+  const keys = (event) => press(event)
+  if (fixed.page) {
     document.addEventListener("keydown", keys)
     const help = h("dialog", "keys")
-    help.append(h("h3", "", "Keys"), ...model.keys.map(([key, text]) => {
+    help.append(h("h3", "", "Keys"), ...fixed.keys.map(([key, text]) => {
       const line = h("p")
       line.append(h("kbd", "", key), h("span", "", text))
       return line
     }))
     help.addEventListener("click", () => help.close())
     bar.append(help)
-    model.on("msg:custom", (event) => { if (event.data?.show === "keys") help.showModal() })
     el.addEventListener("ac-keys", () => help.open ? help.close() : help.showModal())
-    if (!model.chosen) send(`prefers:${preferred()}`)
+    if (!fixed.chosen) send("prefers", preferred())
   }
   model.on("remove", () => {
     clearInterval(watch)
@@ -135,7 +121,7 @@ export function render({ model, el }) {
   })
   return bar
 
-  function press(event, model, send) {
+  function press(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return
     const target = deepest(document.activeElement)
     if (target && /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)) {
@@ -163,11 +149,6 @@ function preferred() {
   return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"
 }
 
-function zoomText([start, end]) {
-  const p = (n) => String(n).padStart(2, "0")
-  const t = (s) => { const d = new Date(s * 1000); return `${p(d.getHours())}:${p(d.getMinutes())}:${p(d.getSeconds())}` }
-  return `zoomed ${t(start)} – ${t(end)}`
-}
 
 function deepest(node) {
   while (node?.shadowRoot?.activeElement) node = node.shadowRoot.activeElement
@@ -182,11 +163,4 @@ function find(root, selector) {
     if (inner) return inner
   }
   return null
-}
-
-function h(tag, name, text) {
-  const node = document.createElement(tag)
-  if (name) node.className = name
-  if (text !== undefined) node.textContent = text
-  return node
 }

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import panel as pn
-import param
-from panel.custom import JSComponent
 
 from .. import words
 from ..snapshot import Snapshot
 from ..theme import asset
+from .component import Component, script
 
 STAGES = (
     ("spawn", "process"),
@@ -25,25 +24,15 @@ STAGES = (
 RESTART = "restart"
 
 
-class Notice(JSComponent):
-    """The banner in the browser."""
+class Notice(Component):
+    """The banner in the browser.
 
-    kind = param.String("", doc="`wait`, `bad`, `info`; empty hides it.")
-    title = param.String("")
-    text = param.String("")
-    code = param.String("")
-    action = param.List([], doc="Name and label of a button.")
-    stages = param.List([], doc="Pairs of a name and done, now or later.")
-    fraction = param.Number(0.0)
+    `state` has kind (`wait`, `bad`, `info`; empty hides it), title, text, code, action (name
+    and label of a button), stages (pairs of a name and done, now or later) and fraction.
+    """
 
-    _esm = asset("banner.js")
+    _esm = script("banner.js")
     _stylesheets: ClassVar[list[Any]] = [asset("banner.css")]
-
-    on_action: Callable[[str], None] | None = None
-
-    def _handle_msg(self, data: Any) -> None:
-        if self.on_action is not None and isinstance(data, dict):
-            self.on_action(str(data.get("action", "")))
 
 
 class BannerView:
@@ -61,7 +50,7 @@ class BannerView:
         self._address = address
         self._restartable = restartable
         self.source = Notice(sizing_mode="stretch_width")
-        self.source.on_action = on_action
+        self.source.on_message = lambda said: on_action(str(said.get("action", "")))
         self.root = pn.Column(
             self.source,
             css_classes=["ac-banner"],
@@ -73,11 +62,10 @@ class BannerView:
     def update(self, snapshot: Snapshot) -> bool:
         """Say how it stands; False when it stands as before."""
         said = self.says(snapshot)
-        now = {name: getattr(self.source, name) for name in said}
-        if said == now:
+        if not self.source.show(**said):
             return False
-        self.source.param.update(**said)
-        self.root.visible = bool(said["kind"])
+        if self.root.visible != bool(said["kind"]):
+            self.root.visible = bool(said["kind"])
         return True
 
     def says(self, snapshot: Snapshot) -> dict[str, Any]:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from bokeh.models import VBar
 
-from ..rollup import Buckets
+from ..rollup import Buckets, Values
 from ..snapshot import COARSE, Snapshot
 from ..theme import Theme
 from .axis import draw
-from .base import Band, Plot, stack
+from .base import Band, Plot
 
 RECENT_SECONDS = 5.0
 """The legend's numbers are means over the last so many seconds."""
 
+FILL = 0.86
+"""Share of its time that a bar is wide."""
+
 
 class BarPlot(Plot):
     """Stacked bars per second of columns of one table."""
-
-    number: ClassVar[str] = "{0,0}"
-    """Format of a number in the tooltip."""
 
     def column(self, band: Band) -> str:
         """Column of the table that a band shows."""
@@ -29,20 +29,18 @@ class BarPlot(Plot):
 
     def empty(self) -> dict[str, Any]:
         """Columns of the source without rows."""
-        names = ["x", "width", "top", "rows"]
-        for band in self.bands:
-            names += [f"b_{band.key}", f"t_{band.key}", f"n_{band.key}"]
-        return {name: np.zeros(0) for name in names}
+        return {name: np.zeros(0) for name in ("x", "rows", *self.layers())}
 
     def draw(self) -> None:
         """One bar glyph per band, and one over all of them to point at."""
         self.glyphs: dict[str, Any] = {}
+        self._width = 1.0
         for band in self.bands:
+            floor, top = self.stacked(band.key)
             bar = VBar(
                 x="x",
-                width="width",
-                bottom=f"b_{band.key}",
-                top=f"t_{band.key}",
+                bottom=floor,
+                top=top,
                 fill_color=band.color,
                 line_color=None,
                 hatch_alpha=0.75,
@@ -50,15 +48,11 @@ class BarPlot(Plot):
                 **band.hatch,
             )
             self.glyphs[band.key] = draw(self.figure, bar, self.source, band.key)
-        whole = draw(
-            self.figure,
-            VBar(x="x", width="width", bottom=0, top="top", fill_alpha=0, line_alpha=0),
-            self.source,
-            "pointer",
-        )
-        self.hover(
-            whole, [(band, f"@n_{band.key}{self.number}") for band in self.bands], self.more()
-        )
+        _, top = self.stacked("pointer")
+        bar = VBar(x="x", bottom=0, top=top, fill_alpha=0, line_alpha=0)
+        self.glyphs["pointer"] = draw(self.figure, bar, self.source, "pointer")
+        self._restack()
+        self.hover(self.glyphs["pointer"], self.more())
 
     def more(self) -> str:
         """HTML at the end of the tooltip."""
@@ -75,34 +69,36 @@ class BarPlot(Plot):
         """The buckets that bars are made of."""
         return snapshot.tables[self.tables[0]].coarse(COARSE)
 
-    def columns(self, snapshot: Snapshot) -> dict[str, Any]:
+    def columns(self, snapshot: Snapshot) -> dict[str, Values]:
         """Columns of the source for a snapshot."""
         bars = self.bars(snapshot)
-        layers = [
-            (band.key, bars.sums[self.column(band)] / bars.width) for band in self.bands
-        ]
-        layers = self.scale(layers)
-        found: dict[str, Any] = stack(
-            layers, [band.key for band in self.bands if self.shows(band.key)]
-        )
-        for band in self.bands:
-            found[f"n_{band.key}"] = bars.sums[self.column(band)]
+        found = {band.key: self.height_of(bars, band) for band in self.bands}
+        found = self.scale(found, bars)
         found["x"] = (bars.start + bars.width / 2) * 1000
-        found["width"] = np.full(len(bars), bars.width * 1000 * 0.86)
-        found["top"] = found[f"t_{self.bands[-1].key}"]
         found["rows"] = bars.rows
+        if bars.width != self._width:
+            self._width = bars.width
+            for key, renderer in self.glyphs.items():
+                # What is pointed at has no gaps between the bars.
+                share = 1.0 if key == "pointer" else FILL
+                renderer.glyph.width = bars.width * 1000 * share
         return found
 
-    def scale(self, layers: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    def height_of(self, bars: Buckets, band: Band) -> Values:
+        """Height of a band in each bar: its rate."""
+        return bars.sums[self.column(band)] / bars.width
+
+    def scale(self, layers: dict[str, Values], bars: Buckets) -> dict[str, Values]:
         """Change the unit of the layers, as chosen in the head."""
         return layers
-
-    def highest(self, columns: dict[str, Any]) -> float:
-        """Highest bar."""
-        return float(columns["top"].max()) if len(columns["top"]) else 0.0
 
     def recent(self, snapshot: Snapshot, column: str) -> float | None:
         """Mean rate of the last seconds; None when no row came in them."""
         fine = snapshot.tables[self.tables[0]]
         seconds = max(RECENT_SECONDS, 4 * fine.width)
         return fine.rate(column, snapshot.end, seconds)
+
+
+def below(text: str) -> str:
+    """A line under the numbers of a tooltip."""
+    return f"<div style='opacity:.75;padding-top:3px'>{text}</div>"

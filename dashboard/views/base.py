@@ -3,6 +3,9 @@
 A plot gets a snapshot and turns it into columns of one source; everything else (axes that
 do not move, colours of the theme, tooltips, the legend with its numbers, doing nothing when
 nothing moved) is here.
+
+Layers are stacked by the browser (`Stack`): each column is sent once, as what it is, and
+not a second and third time as the floor and the top of its layer.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import panel as pn
+from bokeh.core.properties import expr
 from bokeh.models import (
     AdaptiveTicker,
     ColumnDataSource,
@@ -20,17 +24,18 @@ from bokeh.models import (
     CustomJSTickFormatter,
     HoverTool,
     Range1d,
+    Stack,
 )
 from bokeh.plotting import figure
 
 from auxconn.catalogue import METRICS
 
-from .. import words
 from ..rollup import Values
 from ..snapshot import Snapshot
 from ..theme import Theme, style
 from .axis import CLOCK, TimeAxis
 from .card import CardHead
+from .component import fixed
 
 HEIGHT = 200
 """Pixels of a plot without its head."""
@@ -56,6 +61,24 @@ if (a >= 2**20) return r(tick / 2**20, " MiB")
 if (a >= 2**10) return r(tick / 2**10, " KiB")
 return String(+tick.toPrecision(3)) + " B"
 """
+
+NUMBER = """
+const a = Math.abs(value)
+if (!isFinite(value)) return "–"
+if (a >= 1e9) return (value / 1e9).toPrecision(3) + " G"
+if (a >= 1e6) return (value / 1e6).toPrecision(3) + " M"
+return value.toLocaleString("en", {maximumFractionDigits: a < 10 ? 2 : a < 100 ? 1 : 0})
+"""
+"""JavaScript: a number of a tooltip. Not known is a dash."""
+
+SIZE = """
+const a = Math.abs(value)
+if (!isFinite(value)) return "–"
+for (const [unit, name] of [[2**30, "GiB"], [2**20, "MiB"], [2**10, "KiB"]])
+    if (a >= unit) return (value / unit).toPrecision(3) + " " + name
+return value.toFixed(0) + " B"
+"""
+"""JavaScript: bytes of a tooltip."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +107,7 @@ class Plot:
     root
         What to show.
     source
-        What is drawn; `source.data` is what tests look at.
+        What is drawn; `source.data` has `x` in ms and a column for each band.
     figure
         The Bokeh figure.
     """
@@ -99,31 +122,26 @@ class Plot:
     metrics: ClassVar[tuple[str, ...]] = ()
     """Names in the catalogue that explain it."""
     options: ClassVar[tuple[str, ...]] = ()
-    bytes_axis: ClassVar[bool] = False
     height: ClassVar[int] = HEIGHT
 
     def __init__(self, axis: TimeAxis, theme: Theme) -> None:
+        self.hidden: list[str] = []
+        """Keys of the bands that are switched off."""
+        self.option = self.options[0] if self.options else ""
         self.head = CardHead(
-            title=self.title,
-            unit=self.unit,
-            help=explanation(self.metrics),
-            chips=[
-                {
-                    "key": band.key,
-                    "label": band.label,
-                    "color": band.color,
-                    "look": band.look,
-                    "tip": band.tip,
-                }
-                for band in self.bands
-            ],
-            options=list(self.options),
-            option=self.options[0] if self.options else "",
-            note_height=self.height,
+            fixed=fixed(
+                title=self.title,
+                unit=self.unit,
+                help=explanation(self.metrics),
+                chips=[dataclasses.asdict(band) for band in self.bands],
+                options=self.options,
+                height=self.height,
+            ),
             sizing_mode="stretch_width",
         )
-        self.head.param.watch(self._redraw, ["hidden", "option"])
+        self.head.on_message = self.ask
         self.source = ColumnDataSource(self.empty(), name=f"auxconn-{self.key}")
+        self.stacks: dict[str, tuple[Stack, Stack]] = {}
         self.figure = self._figure(axis)
         self.draw()
         self.restyle(theme)
@@ -147,9 +165,17 @@ class Plot:
         """Columns of the source without rows."""
         raise NotImplementedError
 
-    def columns(self, snapshot: Snapshot) -> dict[str, Any]:
-        """Columns of the source for a snapshot; bands that are hidden are left out."""
+    def columns(self, snapshot: Snapshot) -> dict[str, Values]:
+        """Columns of the source for a snapshot."""
         raise NotImplementedError
+
+    def layers(self) -> list[str]:
+        """Keys of the bands that are stacked, lowest first."""
+        return [band.key for band in self.bands if band.look not in ("dash", "line")]
+
+    def lines(self) -> list[str]:
+        """Keys of the bands that are lines over the stack."""
+        return [band.key for band in self.bands if band.look in ("dash", "line")]
 
     def values(self, snapshot: Snapshot) -> dict[str, str]:
         """Newest value of each band, as text."""
@@ -158,10 +184,6 @@ class Plot:
     def note(self, snapshot: Snapshot) -> str:
         """What would fill the plot, when it is empty; else nothing."""
         return ""
-
-    def highest(self, columns: dict[str, Any]) -> float:
-        """Highest point drawn."""
-        raise NotImplementedError
 
     # What it does
 
@@ -173,14 +195,13 @@ class Plot:
         self._seen = moved
         self._last = snapshot
         columns = self.columns(snapshot)
-        self.source.data = columns
+        self.source.data = {
+            # Milliseconds since 1970 need all digits of a double; a height does not.
+            name: values if name == "x" else values.astype(np.float32)
+            for name, values in columns.items()
+        }
         self._fit(self.highest(columns))
-        values = self.values(snapshot)
-        if values != self.head.values:
-            self.head.values = values
-        note = self.note(snapshot)
-        if note != self.head.note:
-            self.head.note = note
+        self.head.show(values=self.values(snapshot), note=self.note(snapshot))
         return True
 
     def context(self, snapshot: Snapshot) -> Any:
@@ -189,17 +210,59 @@ class Plot:
 
     def shows(self, key: str) -> bool:
         """True when a band is switched on."""
-        return key not in self.head.hidden
+        return key not in self.hidden
+
+    def ask(self, said: dict[str, Any]) -> None:
+        """Do what the user asks of the card: hide bands, or change the unit."""
+        known = {band.key for band in self.bands}
+        if isinstance(hidden := said.get("hidden"), list):
+            self.hidden = [str(key) for key in hidden if key in known]
+        if said.get("option") in self.options:
+            self.option = str(said["option"])
+            self.changed_option()
+        self._restack()
+        if self._last is not None:
+            self._seen = None
+            self.update(self._last)
+
+    def changed_option(self) -> None:
+        """Another unit was chosen."""
 
     def restyle(self, theme: Theme) -> None:
         """Take the colours of a theme."""
         style(self.figure, theme)
 
-    def _redraw(self, *_: Any) -> None:
-        """A band was toggled or a unit chosen: draw what is there anew."""
-        if self._last is not None:
-            self._seen = None
-            self.update(self._last)
+    def highest(self, columns: dict[str, Values]) -> float:
+        """Highest point drawn: of the stack, and of the lines."""
+        shown = [columns[key] for key in self.layers() if self.shows(key)]
+        drawn = [np.sum(shown, axis=0)] if shown else []
+        drawn += [columns[key] for key in self.lines() if self.shows(key)]
+        tops = [float(np.nanmax(one)) for one in drawn if len(one) and not np.isnan(one).all()]
+        return max(tops, default=0.0)
+
+    # Parts for those below
+
+    def stacked(self, key: str) -> tuple[Any, Any]:
+        """Floor and top of a layer, as Bokeh computes them in the browser."""
+        self.stacks[key] = (Stack(), Stack())
+        return expr(self.stacks[key][0]), expr(self.stacks[key][1])
+
+    def _restack(self) -> None:
+        """Stack the layers that are shown; hidden ones are not drawn."""
+        below: list[str] = []
+        for renderer in self.figure.renderers:
+            key = renderer.name
+            if key in self.stacks:
+                floor, top = self.stacks[key]
+                floor.fields = list(below)
+                if self.shows(key):
+                    below.append(key)
+                top.fields = list(below)
+                renderer.visible = self.shows(key)
+            elif key in self.lines():
+                renderer.visible = self.shows(key)
+        if "pointer" in self.stacks:
+            self.stacks["pointer"][1].fields = list(below)
 
     def _figure(self, axis: TimeAxis) -> Any:
         found = figure(
@@ -217,47 +280,53 @@ class Plot:
         )
         axis.join(found)
         found.xgrid.visible = False
-        found.yaxis.formatter = CustomJSTickFormatter(
-            code=_BYTES if self.bytes_axis else _SI
-        )
-        found.yaxis.ticker = (
-            AdaptiveTicker(base=1024, mantissas=[2**power for power in range(10)])
-            if self.bytes_axis
-            else AdaptiveTicker(mantissas=[1, 2, 5])
-        )
-        found.yaxis.ticker.desired_num_ticks = 4
+        self.axis_of(found, size=False)
         return found
 
-    def hover(self, renderer: Any, rows: Sequence[tuple[Band, str]], more: str = "") -> None:
-        """Give the figure one tooltip with a row for each band.
+    def axis_of(self, found: Any, *, size: bool) -> None:
+        """Number the axis in SI prefixes, or in binary units of bytes."""
+        found.yaxis.formatter = CustomJSTickFormatter(code=_BYTES if size else _SI)
+        found.yaxis.ticker = (
+            AdaptiveTicker(base=2, mantissas=[1], num_minor_ticks=0, desired_num_ticks=3)
+            if size
+            else AdaptiveTicker(mantissas=[1, 2, 5], desired_num_ticks=4)
+        )
+
+    def hover(self, renderer: Any, more: str = "", number: str = NUMBER) -> None:
+        """Give the figure one tooltip with a row for each band, the top one first.
 
         Parameters
         ----------
         renderer
             What is pointed at, anywhere above or below it.
-        rows
-            Bands, and what to show of each: a column with its format.
         more
             HTML to put below, with columns in it.
+        number
+            JavaScript that makes a number's text.
         """
         lines = "".join(
             f"<tr><td style='padding:0 7px 0 0'>{_swatch(band)}</td>"
             f"<td style='padding:1px 14px 1px 0'>{band.label}</td>"
             "<td style='text-align:right;font-weight:600;"
-            f"font-variant-numeric:tabular-nums'>{shown}</td></tr>"
-            for band, shown in rows
+            f"font-variant-numeric:tabular-nums'>@{band.key}{{custom}}</td></tr>"
+            for band in reversed(self.bands)
         )
         tooltip = (
             "<div style='font:12px/1.35 var(--ac-font, sans-serif)'>"
-            "<div style='opacity:.75;padding-bottom:3px'>@x{custom}</div>"
+            "<div style='opacity:.75;padding-bottom:3px'>@x{custom}"
+            f"{' · ' + self.unit if self.unit else ''}</div>"
             f"<table style='border-spacing:0'>{lines}</table>{more}</div>"
         )
+        self.number = CustomJSHover(code=number)
         self.figure.add_tools(
             HoverTool(
                 renderers=[renderer],
                 mode="vline",
                 tooltips=tooltip,
-                formatters={"@x": CustomJSHover(code=CLOCK % "value")},
+                formatters={
+                    "@x": CustomJSHover(code=CLOCK % "value"),
+                    **{f"@{band.key}": self.number for band in self.bands},
+                },
                 point_policy="follow_mouse",
                 attachment="horizontal",
                 name="values",
@@ -267,21 +336,17 @@ class Plot:
     def _fit(self, highest: float) -> None:
         """Fit the axis to a round number above the highest point, and let it rest there."""
         end = self.figure.y_range.end
-        wanted = nice(highest * 1.08, binary=self.bytes_axis)
+        wanted = nice(highest * 1.08)
         if wanted > end or wanted < end * 0.55:
             self.figure.y_range.end = wanted
 
 
-def nice(value: float, *, binary: bool = False) -> float:
+def nice(value: float) -> float:
     """Smallest round number that is not below `value`; 1 for nothing."""
     if not np.isfinite(value) or value <= 0:
         return 1.0
-    if binary:
-        power = 2.0 ** np.floor(np.log2(value))
-        steps: tuple[float, ...] = (1, 1.25, 1.5, 2)
-    else:
-        power = 10.0 ** np.floor(np.log10(value))
-        steps = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
+    power = 10.0 ** np.floor(np.log10(value))
+    steps = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
     return float(next(step * power for step in steps if step * power >= value * (1 - 1e-9)))
 
 
@@ -312,25 +377,8 @@ def held(values: Values, snapshot: Snapshot, start: Values) -> Values:
         lost = filled[first:] < first
         filled[first:][lost] = -1
     found = np.where(filled >= 0, values[filled], np.nan)
-    width = start[1] - start[0] if len(start) > 1 else 1.0
-    beyond = start > snapshot.end + width / 2
-    if snapshot.window.pinned is None:
-        found[beyond] = np.nan
-    return found
-
-
-def stack(layers: Sequence[tuple[str, Values]], shown: Sequence[str]) -> dict[str, Values]:
-    """Bottom (`b_key`) and top (`t_key`) of each layer; hidden ones have no height.
-
-    Where any layer is not known, all are NaN: an area with a floor and no top would be
-    drawn down to the floor.
-    """
-    found: dict[str, Values] = {}
-    floor = np.sum([values for _, values in layers], axis=0) * 0.0
-    for key, values in layers:
-        top = floor + values if key in shown else floor
-        found[f"b_{key}"], found[f"t_{key}"] = floor, top
-        floor = top
+    if snapshot.window.pinned is None and len(start) > 1:
+        found[start > snapshot.end + (start[1] - start[0]) / 2] = np.nan
     return found
 
 
@@ -347,8 +395,3 @@ def _swatch(band: Band) -> str:
         "<span style='display:inline-block;width:10px;height:10px;border-radius:3px;"
         f"background:{band.color}{fade}'></span>"
     )
-
-
-def shorten(value: float | None) -> str:
-    """Newest value of a band, as the legend shows it."""
-    return words.short(value)

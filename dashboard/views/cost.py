@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from .. import words
 from ..derive import METHODS
-from ..rollup import Buckets
-from ..snapshot import COARSE, Snapshot
-from .bars import BarPlot
+from ..rollup import Buckets, Values
+from ..snapshot import Snapshot
+from .bars import BarPlot, below
 from .base import Band
 
 _GREYS = ("#3E4C5E", "#5B6B80", "#7B8A9D", "#9AA7B6", "#B7C1CD", "#D0D7DF")
@@ -34,7 +34,6 @@ class CostPlot(BarPlot):
     unit: ClassVar[str] = "µs"
     tables: ClassVar[tuple[str, ...]] = ("steps",)
     metrics: ClassVar[tuple[str, ...]] = ("connector_cost", "probe_cost")
-    number: ClassVar[str] = "{0,0.0}"
     bands: ClassVar[tuple[Band, ...]] = (
         *(
             Band(f"ns_{name}", _SHORT[name], grey, f"Time in {name}.")
@@ -43,21 +42,13 @@ class CostPlot(BarPlot):
         Band("ns_probe", "probe", "#B7C1CD", "What watching costs.", "hatch"),
     )
 
-    def columns(self, snapshot: Snapshot) -> dict[str, Any]:
+    def height_of(self, bars: Buckets, band: Band) -> Values:
         """Means over the steps of a bar, not rates."""
-        bars: Buckets = snapshot.tables["steps"].coarse(COARSE)
-        steps = np.maximum(bars.rows, 1)
-        found = super().columns(snapshot)
-        for band in self.bands:
-            found[f"n_{band.key}"] = bars.sums[band.key] / steps / 1000
-        scale = bars.width / steps / 1000
-        for name in [name for name in found if name[:2] in ("b_", "t_")] + ["top"]:
-            found[name] = found[name] * scale
-        return found
+        return bars.sums[band.key] / np.maximum(bars.rows, 1) / 1000
 
     def more(self) -> str:
         """The steps behind the bar."""
-        return "<div style='opacity:.75;padding-top:3px'>µs, mean of @rows{0,0} steps</div>"
+        return below("mean of @rows{0,0} steps")
 
     def values(self, snapshot: Snapshot) -> dict[str, str]:
         """Means over the window, for the methods that take the most and the probe."""

@@ -5,43 +5,47 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import panel as pn
-import param
-from panel.custom import JSComponent
 
 from .. import words
 from ..snapshot import Snapshot
 from ..theme import asset
+from .component import Component, script
 
 SHOWN = 100
 """Events in the log, newest first."""
 
 
-class Log(JSComponent):
-    """The list in the browser."""
+_EMPTY = (
+    "Nothing rare has happened: resets, growth of the store, changed sizes, gaps and errors "
+    "would be told here."
+)
 
-    rows = param.List()
-    empty = param.String("")
 
-    _esm = asset("log.js")
+class Log(Component):
+    """The list in the browser; `state` has rows and empty."""
+
+    _esm = script("log.js")
     _stylesheets: ClassVar[list[Any]] = [asset("log.css")]
 
 
 class EventsView:
-    """Newest events of an engine."""
+    """Newest events of an engine.
+
+    Attributes
+    ----------
+    source
+        The list; `source.shown["rows"]` are the events, newest first.
+    """
 
     def __init__(self) -> None:
-        self.source = Log(
-            empty="Nothing rare has happened: resets, growth of the store, changed sizes, "
-            "gaps and errors would be told here.",
-            sizing_mode="stretch_width",
-        )
+        self.source = Log(sizing_mode="stretch_width")
+        self.source.show(rows=[], empty=_EMPTY)
         self.root = pn.Column(
             self.source,
             css_classes=["ac-card", "ac-events"],
             sizing_mode="stretch_width",
             margin=0,
         )
-        self._empty = self.source.empty
         self._seen: Any = None
 
     def update(self, snapshot: Snapshot) -> bool:
@@ -60,5 +64,4 @@ class EventsView:
             }
             for event in reversed(snapshot.events[-SHOWN:])
         ]
-        self.source.param.update(rows=rows, empty="" if rows else self._empty)
-        return True
+        return self.source.show(rows=rows, empty="" if rows else _EMPTY)

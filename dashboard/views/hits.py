@@ -6,13 +6,14 @@ and nothing hides in a ratio.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from .. import theme, words
+from ..rollup import Buckets, Values
 from ..snapshot import Snapshot
-from .bars import BarPlot
+from .bars import BarPlot, below
 from .base import Band
 
 PER_SECOND, SHARE = "tokens/s", "share"
@@ -72,21 +73,22 @@ class HitsPlot(BarPlot):
 
     def more(self) -> str:
         """The look-ups behind the bar."""
-        return "<div style='opacity:.75;padding-top:3px'>tokens of @rows{0,0} look-ups</div>"
+        return below("of the tokens of @rows{0,0} look-ups")
 
-    def scale(self, layers: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    def scale(self, layers: dict[str, Values], bars: Buckets) -> dict[str, Values]:
         """Per second, or per cent of all tokens looked up."""
-        if self.head.option != SHARE:
+        if self.option != SHARE:
             return layers
-        whole = np.sum([values for _, values in layers], axis=0)
+        whole = bars.sums["query_tokens"] / bars.width
         with np.errstate(invalid="ignore", divide="ignore"):
-            return [
-                (key, np.where(whole > 0, 100 * values / whole, 0.0)) for key, values in layers
-            ]
+            return {
+                key: np.where(whole > 0, 100 * values / whole, 0.0)
+                for key, values in layers.items()
+            }
 
-    def highest(self, columns: dict[str, Any]) -> float:
+    def highest(self, columns: dict[str, Values]) -> float:
         """A share ends at 100 %."""
-        return 92.0 if self.head.option == SHARE else super().highest(columns)
+        return 92.0 if self.option == SHARE else super().highest(columns)
 
     def values(self, snapshot: Snapshot) -> dict[str, str]:
         """Share of each band over the window."""

@@ -6,8 +6,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import panel as pn
-import param
-from panel.custom import JSComponent
 
 from auxconn.catalogue import explain
 
@@ -16,6 +14,7 @@ from ..rollup import Buckets, Values
 from ..snapshot import COARSE, Snapshot
 from ..theme import asset
 from .bars import RECENT_SECONDS
+from .component import Component, script
 
 POINTS = 60
 """Points of a sparkline."""
@@ -23,12 +22,10 @@ POINTS = 60
 _NEUTRAL = "#7B8A9D"
 
 
-class Cards(JSComponent):
-    """The row of cards in the browser."""
+class Cards(Component):
+    """The row of cards in the browser; `state` has cards."""
 
-    cards = param.List()
-
-    _esm = asset("indicators.js")
+    _esm = script("indicators.js")
     _stylesheets: ClassVar[list[Any]] = [asset("indicators.css")]
 
 
@@ -38,11 +35,12 @@ class IndicatorsView:
     Attributes
     ----------
     source
-        The cards; `source.cards` is a list of dicts with key, value, unit, sub and spark.
+        The cards; `source.shown["cards"]` are dicts with key, value, unit, sub and spark.
     """
 
     def __init__(self) -> None:
-        self.source = Cards(cards=_unknown(), sizing_mode="stretch_width")
+        self.source = Cards(sizing_mode="stretch_width")
+        self.source.show(cards=_unknown())
         self.root = pn.Column(
             self.source, css_classes=["ac-indicators"], sizing_mode="stretch_width", margin=0
         )
@@ -57,8 +55,7 @@ class IndicatorsView:
         if moved == self._seen:
             return False
         self._seen = moved
-        self.source.cards = cards(snapshot)
-        return True
+        return self.source.show(cards=cards(snapshot))
 
 
 def cards(snapshot: Snapshot) -> list[dict[str, Any]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .. import theme, words
+from ..rollup import Values
 from ..snapshot import Snapshot
 from .areas import AreaPlot
 from .base import Band
@@ -28,7 +29,7 @@ class LoadingPlot(AreaPlot):
         Band("loading_requests", "requests waiting for it", "", "", "dash"),
     )
 
-    def level(self, snapshot: Snapshot, key: str) -> Any:
+    def level(self, snapshot: Snapshot, key: str) -> Values:
         """A load lasts a few steps: its peak must not fall between two readings."""
         return snapshot.tables["steps"].high[key]
 

@@ -5,33 +5,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import panel as pn
-import param
-from panel.custom import JSComponent
 
 from .. import words
 from ..derive import RUN_ENDS
-from ..lookups import KEEP, PAGE, REFUSED, LookupLog, shown
+from ..lookups import PAGE, REFUSED, LookupLog, shown
 from ..snapshot import Snapshot
 from ..theme import asset
+from .component import Component, fixed, script
 
 if TYPE_CHECKING:
     from auxconn.frames import FrameStore
 
 
-class LookupTable(JSComponent):
-    """The table in the browser: gets one page, says what was asked for."""
+_EMPTY = "No look-ups yet. Each request that is admitted adds a row."
 
-    rows = param.List()
-    empty = param.String("")
-    count = param.String("")
-    has_older = param.Boolean(False)
-    filter = param.String("")
-    reason = param.String("")
-    reasons = param.List()
-    page_number = param.Integer(0, bounds=(0, KEEP // PAGE))
-    selected = param.String("")
 
-    _esm = asset("lookups.js")
+class LookupTable(Component):
+    """The table in the browser: gets one page, says what was asked for.
+
+    `fixed` has reasons; `state` has rows, empty, count, older, page and asked.
+    """
+
+    _esm = script("lookups.js")
     _stylesheets: ClassVar[list[Any]] = [asset("lookups.css")]
 
 
@@ -41,24 +36,26 @@ class LookupsView:
     Attributes
     ----------
     source
-        The table; `source.rows` is the page that is shown.
+        The table; `source.shown["rows"]` is the page that is shown.
     """
 
     def __init__(self, store: FrameStore) -> None:
         self._store = store
         self._engine: str | None = None
+        self._text, self._reason = "", ""
         self.log: LookupLog | None = None
         self.source = LookupTable(
-            reasons=[
-                ["every end", ""],
-                *([words.RUN_END[key], key] for key in RUN_ENDS),
-                ["external offer refused", REFUSED],
-            ],
-            empty="No look-ups yet. Each request that is admitted adds a row.",
+            fixed=fixed(
+                reasons=[
+                    ["every end", ""],
+                    *([words.RUN_END[key], key] for key in RUN_ENDS),
+                    ["external offer refused", REFUSED],
+                ]
+            ),
             sizing_mode="stretch_width",
         )
-        self.source.param.watch(self._asked, ["filter", "reason"])
-        self.source.param.watch(self._turned, "page_number")
+        self.source.show(rows=[], empty=_EMPTY, count="", older=False, page=0, asked="")
+        self.source.on_message = self.ask
         self.root = pn.Column(
             self.source,
             css_classes=["ac-card", "ac-lookups"],
@@ -71,35 +68,34 @@ class LookupsView:
         if self.log is None or snapshot.engine != self._engine:
             self._engine = snapshot.engine
             self.log = LookupLog(self._store, snapshot.engine or None)
-            self.log.choose(self.source.filter, self.source.reason)
-            self._show()
-            return True
+            self.log.choose(self._text, self._reason)
+            return self._show()
         if not self.log.advance():
             return False
-        self._show()
-        return True
+        return self._show()
 
-    def _asked(self, *_: Any) -> None:
+    def ask(self, said: dict[str, Any]) -> None:
+        """Do what the user asks of the table: a filter, a reason, a page."""
+        self._text = str(said.get("filter", self._text))[:200]
+        self._reason = str(said.get("reason", self._reason))
+        if self._reason not in ("", REFUSED, *RUN_ENDS):
+            self._reason = ""
         if self.log is not None:
-            self.log.choose(self.source.filter, self.source.reason)
-            self.source.page_number = 0
+            self.log.choose(self._text, self._reason)
+            if isinstance(page := said.get("page"), int):
+                self.log.turn(page)
             self._show()
 
-    def _turned(self, event: Any) -> None:
-        if self.log is not None:
-            self.log.turn(event.new)
-            self._show()
-
-    def _show(self) -> None:
+    def _show(self) -> bool:
         assert self.log is not None
         rows = [shown(row) for row in self.log.rows()]
-        filtered = bool(self.source.filter or self.source.reason)
+        filtered = bool(self._text or self._reason)
         empty = ""
         if not rows:
             empty = (
                 "No look-up of the newest 20,000 matches. Clear the filter to see all."
                 if filtered
-                else "No look-ups yet. Each request that is admitted adds a row."
+                else _EMPTY
             )
         matching = " that match" if filtered else ""
         first = self.log.page * PAGE + 1
@@ -108,6 +104,11 @@ class LookupsView:
             if rows
             else ""
         )
-        self.source.param.update(
-            rows=rows, empty=empty, count=count, has_older=self.log.older
+        return self.source.show(
+            rows=rows,
+            empty=empty,
+            count=count,
+            older=self.log.older,
+            page=self.log.page,
+            asked=f"{self._text}|{self._reason}",
         )

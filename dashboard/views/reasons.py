@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import panel as pn
-import param
-from panel.custom import JSComponent
 
 from .. import theme, words
 from ..derive import REFUSALS, RUN_ENDS
 from ..snapshot import Snapshot
 from ..theme import asset
+from .component import Component, script
 
 _COLORS = {
     "whole": theme.LOCAL,
@@ -22,27 +21,32 @@ _COLORS = {
 }
 
 
+_EMPTY = "No look-ups in this stretch. Each one ends for one of five reasons."
+
 _LOOKS = {"unaligned": "hatch", "not_retained": "", "last_token": "dots"}
 
 
-class Bars(JSComponent):
-    """The lines in the browser."""
+class Bars(Component):
+    """The lines in the browser; `state` has rows and empty."""
 
-    title = param.String("Why look-ups ended")
-    rows = param.List()
-    empty = param.String("")
-
-    _esm = asset("reasons.js")
+    _esm = script("reasons.js")
     _stylesheets: ClassVar[list[Any]] = [asset("reasons.css")]
 
 
 class ReasonsView:
-    """Counts by reason over the window, with the tokens they cost."""
+    """Counts by reason over the window, with the tokens they cost.
+
+    Attributes
+    ----------
+    source
+        The lines; `source.shown["rows"]` are the reasons.
+    """
 
     tables: ClassVar[tuple[str, ...]] = ("lookups",)
 
     def __init__(self) -> None:
-        self.source = Bars(rows=_rows(None), sizing_mode="stretch_width")
+        self.source = Bars(sizing_mode="stretch_width")
+        self.source.show(rows=_rows(None), empty=_EMPTY)
         self.root = pn.Column(
             self.source,
             css_classes=["ac-card", "ac-reasons"],
@@ -59,9 +63,8 @@ class ReasonsView:
         self._seen = moved
         empty = ""
         if not snapshot.tables["lookups"].rows.any():
-            empty = "No look-ups in this stretch. Each one ends for one of five reasons."
-        self.source.param.update(rows=_rows(snapshot), empty=empty)
-        return True
+            empty = _EMPTY
+        return self.source.show(rows=_rows(snapshot), empty=empty)
 
 
 def _rows(snapshot: Snapshot | None) -> list[dict[str, Any]]:

@@ -42,9 +42,7 @@ class RetainedPlot(AreaPlot):
 
     def whisker(self) -> str | None:
         """Both layers together are what went up and down."""
-        return "retained" if self.shows("retained_on_gpu") and self.shows(
-            "retained_off_gpu"
-        ) else None
+        return "retained"
 
     def values(self, snapshot: Snapshot) -> dict[str, str]:
         """Newest readings."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .. import theme, words
-from ..rollup import Buckets
-from ..snapshot import COARSE, Snapshot
-from .bars import BarPlot
-from .base import Band
+from ..snapshot import Snapshot
+from .bars import BarPlot, below
+from .base import NUMBER, SIZE, Band
 
 ROWS, BYTES = "rows/s", "bytes/s"
 
@@ -40,19 +39,21 @@ class RowsPlot(BarPlot):
 
     def column(self, band: Band) -> str:
         """Rows or bytes, as chosen."""
-        return f"{band.key}_{'bytes' if self.head.option == BYTES else 'rows'}"
+        return f"{band.key}_{'bytes' if self.option == BYTES else 'rows'}"
 
-    def bars(self, snapshot: Snapshot) -> Buckets:
-        """The buckets that bars are made of."""
-        return snapshot.tables["rows"].coarse(COARSE)
+    def changed_option(self) -> None:
+        """Bytes are counted in binary units, on the axis and in the tooltip."""
+        size = self.option == BYTES
+        self.axis_of(self.figure, size=size)
+        self.number.code = SIZE if size else NUMBER
 
     def more(self) -> str:
         """The worker steps behind the bar."""
-        return "<div style='opacity:.75;padding-top:3px'>in @rows{0,0} worker steps</div>"
+        return below("per second, of @rows{0,0} worker steps")
 
     def values(self, snapshot: Snapshot) -> dict[str, str]:
         """Rates of the last seconds."""
-        shown = words.size if self.head.option == BYTES else words.short
+        shown = words.size if self.option == BYTES else words.short
         found = {}
         for band in self.bands:
             rate = self.recent(snapshot, self.column(band))
@@ -67,7 +68,3 @@ class RowsPlot(BarPlot):
             "No worker steps in this stretch. Rows come with requests that asked for their "
             "routed experts."
         )
-
-    def columns(self, snapshot: Snapshot) -> dict[str, Any]:
-        """Columns of the source for a snapshot."""
-        return super().columns(snapshot)

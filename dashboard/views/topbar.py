@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import param
-from panel.custom import JSComponent
 
 from .. import words
 from ..snapshot import WINDOWS, Link, Snapshot
 from ..theme import asset
+from .component import Component, script
 
 WORDS = {
     "none": "no engine",
@@ -37,34 +36,24 @@ KEYS = (
 )
 
 
-class TopBar(JSComponent):
-    """The bar in the browser. `beat` changes with every tick: silence is noticed there."""
+class TopBar(Component):
+    """The bar in the browser.
 
-    engines = param.List([])
-    engine = param.String("")
-    state = param.String("none")
-    word = param.String("")
-    more = param.String("")
-    facts = param.List([])
-    windows = param.List([])
-    window = param.Number(60)
-    zoomed = param.List(None, allow_None=True)
-    paused = param.Boolean(False)
-    theme = param.String("light")
-    chosen = param.Boolean(False, doc="The theme was asked for, in the address.")
-    menu = param.List([])
-    keys = param.List([list(pair) for pair in KEYS])
-    page = param.Boolean(False, doc="The bar has the page for itself: keys, theme.")
+    `beat` changes with every tick: the bar notices when it stops. `fixed` has windows, keys,
+    page (it has the page for itself: keys, theme) and chosen (the theme stood in the
+    address). `state` has state, word, more, facts, engines, engine, window, zoomed, paused,
+    theme and menu.
+    """
+
     beat = param.Integer(0)
 
-    _esm = asset("topbar.js")
+    _esm = script("topbar.js")
     _stylesheets: ClassVar[list[Any]] = [asset("topbar.css")]
 
-    on_action: Callable[[str], None] | None = None
-
-    def _handle_msg(self, data: Any) -> None:
-        if self.on_action is not None and isinstance(data, dict):
-            self.on_action(str(data.get("action", "")))
+    def tick(self) -> None:
+        """Let the browser know that somebody is there."""
+        for model, _ in list(self._models.values()):
+            model.data.beat += 1
 
 
 def state_words(link: Link) -> tuple[str, str]:
