@@ -25,7 +25,7 @@ DEPTH_BITS = 32
 MASK = (1 << DEPTH_BITS) - 1
 
 NOWHERE = -1
-"""Position of a key that is in the index without being a block."""
+"""Position of a block that is not known."""
 
 
 class Chain:
@@ -60,6 +60,21 @@ class Chain:
     def stamp(self, first: int, end: int, stamp: int) -> None:
         """Set the stamps of the blocks from `first` to before `end`."""
         self.stamps[first:end] = array("q", (stamp,)) * (end - first)
+
+    def has_stamp(self, first: int, end: int, stamp: int) -> bool:
+        """True when all blocks from `first` to before `end` have this stamp."""
+        return self.stamps[first:end] == array("q", (stamp,)) * (end - first)
+
+    def parts(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """Where the stamp changes between `first` and before `end`, and to what."""
+        stamp = self.stamps[first]
+        yield first, stamp
+        if self.has_stamp(first, end, stamp):
+            return
+        for at in range(first + 1, end):
+            if self.stamps[at] != stamp:
+                stamp = self.stamps[at]
+                yield at, stamp
 
 
 class ChainTable:
@@ -174,6 +189,15 @@ class ChainTable:
         end = (at + 1) * self._step * self.size
         return bytes(chain.hashes[end - self.size : end]) + self._suffix
 
+    def known_keys(self, chain: Chain, first: int, end: int) -> list[bytes]:
+        """Keys of the blocks from `first` to before `end` of a chain."""
+        size, suffix, width = self.size, self._suffix, self._step * self.size
+        hashes = bytes(chain.hashes[first * width : end * width])
+        return [
+            hashes[at : at + size] + suffix
+            for at in range(width - size, len(hashes), width)
+        ]
+
     def hashes(self, chain: Chain, first: int, end: int) -> bytes:
         """All hashes of the blocks from `first` to before `end`, one after the other."""
         width = self._step * self.size
@@ -252,8 +276,8 @@ class ChainTable:
         kept = len(chain.flags.rstrip(b"\0"))
         if chain.branches:
             kept = max(kept, *chain.branches)
-        for at in range(kept, len(chain.flags)):
-            del self.index[self.key(chain, at)]
+        for key in self.known_keys(chain, kept, len(chain.flags)):
+            del self.index[key]
         del chain.hashes[kept * self._step * self.size :]
         del chain.flags[kept:]
         del chain.stamps[kept:]

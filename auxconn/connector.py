@@ -210,11 +210,15 @@ class AuxOutputSchedulerConnector:
             When a request is unknown, has no sampling parameters, or has fewer block
             hashes than were sent for it.
         """
-        sent = self._sent
+        sent, size = self._sent, self._hash_block_size
+        loading, loaded = self._blocks.loads_of, self._blocks.loaded
         starts: dict[str, int] = {}
         hashes: dict[str, PackedBlockHashes] = {}
+        # Once for each running request and step: what is rare is kept out of the way.
         for request_id, num_tokens in scheduler_output.num_scheduled_tokens.items():
-            request = _find(requests, request_id, "scheduled")
+            request = requests.get(request_id)
+            if request is None:
+                raise _unknown(request_id, "scheduled", requests)
             params = request.sampling_params
             if params is None:
                 raise ContractError(
@@ -222,25 +226,27 @@ class AuxOutputSchedulerConnector:
                     "is unknown",
                     request_id=request_id,
                 )
-            sent.setdefault(request_id, 0)
-            packed = self._new_hashes(request, request.num_computed_tokens + num_tokens)
-            if packed is not None:
-                hashes[request_id] = packed
-            self._blocks.loaded(request_id)
-            if request.num_output_tokens:
-                emitted = request.num_tokens - 1
-            else:
-                emitted = 0
+            computed = request.num_computed_tokens + num_tokens
+            already = sent.setdefault(request_id, 0)
+            if computed // size > already or already > len(request.block_hashes):
+                packed = self._new_hashes(request, computed)
+                if packed is not None:
+                    hashes[request_id] = packed
+            if request_id in loading:
+                loaded(request_id)
+            emitted = request.num_tokens - 1 if request.num_output_tokens else 0
             # A prefiller's prompt can end before the start its client asked for.
             wanted = min(params.routed_experts_prompt_start, request.num_prompt_tokens)
-            starts[request_id] = max(wanted, emitted)
+            starts[request_id] = emitted if emitted > wanted else wanted
         if len(sent) != len(starts):
             # With a step in flight the last token of a hash block can settle after the
             # next step was built; a request left out of that one still owes its hash.
             for request_id in sent:
                 if request_id in starts:
                     continue
-                request = _find(requests, request_id, "active")
+                request = requests.get(request_id)
+                if request is None:
+                    raise _unknown(request_id, "active", requests)
                 packed = self._new_hashes(request, request.num_computed_tokens)
                 if packed is not None:
                     hashes[request_id] = packed
@@ -355,11 +361,8 @@ class AuxOutputSchedulerConnector:
         return self._packed_class(b"".join(hashes[sent:keyed]), len(hashes[sent]))
 
 
-def _find(requests: dict[str, Request], request_id: str, what: str) -> Request:
-    try:
-        return requests[request_id]
-    except KeyError:
-        raise ContractError(
-            f"it is {what}, but not among the scheduler's {len(requests)} requests",
-            request_id=request_id,
-        ) from None
+def _unknown(request_id: str, what: str, requests: dict[str, Request]) -> ContractError:
+    return ContractError(
+        f"it is {what}, but not among the scheduler's {len(requests)} requests",
+        request_id=request_id,
+    )

@@ -33,7 +33,8 @@ class ScannedBlocks:
         self._groups = [group_id]
         self._step = step
         self._held: OrderedDict[bytes, Sequence[bytes]] = OrderedDict()
-        self._loading: dict[str, frozenset[bytes]] = {}
+        self.loads_of: dict[str, frozenset[bytes]] = {}
+        """Keys of the blocks that each loading request loads; for reading."""
         self._retained: list[bytes] = []
         self._released: list[bytes] = []
 
@@ -74,7 +75,7 @@ class ScannedBlocks:
         excess = len(self._held) - capacity
         if excess <= 0:
             return
-        loading = set().union(*self._loading.values())
+        loading = set().union(*self.loads_of.values())
         loose = (
             key for key in self._held if key not in loading and not self._on_gpu(key)
         )
@@ -83,13 +84,13 @@ class ScannedBlocks:
 
     def load(self, request_id: str, hashes: Sequence[bytes], count: int) -> None:
         """Protect the first `count` blocks until the request's load has ended."""
-        self._loading[request_id] = frozenset(
+        self.loads_of[request_id] = frozenset(
             block[-1] for block in islice(self._blocks(hashes), count)
         )
 
     def loaded(self, request_id: str) -> None:
         """End the protection of the blocks this request loads, if it does."""
-        self._loading.pop(request_id, None)
+        self.loads_of.pop(request_id, None)
 
     def clear(self) -> None:
         """Release every block; loads under way stay."""
@@ -115,4 +116,4 @@ class ScannedBlocks:
 
     def loading(self) -> dict[str, frozenset[bytes]]:
         """Keys of the blocks that each loading request protects."""
-        return dict(self._loading)
+        return dict(self.loads_of)

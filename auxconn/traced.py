@@ -12,32 +12,42 @@ believed gone is looked up before it ends a hit, is passed over by a finish or i
 prompt, and a finish adds its new blocks in that order. So the order of release is that of
 (number of the look-up or finish, depth), and touching thousands of blocks is one fill.
 
-*Loose blocks.* What is held and off the GPU is in a heap in that order. Stamps only grow,
-so an entry may be too low but never too high: the least entry that agrees with the stamp of
-its block is the oldest of all. A loose block that a load protects is parked until that ends.
+*Loose blocks.* What is held and off the GPU is in a heap in that order, an entry for each
+run of blocks that left together. Stamps only grow, so an entry may be too low but never too
+high: the least entry that agrees with the stamps of its blocks has the oldest of all. A
+loose block that a load protects is parked until the load ends.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from heapq import heappop, heappush, heapreplace
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
 
 from auxconn.chains import DEPTH_BITS, MASK, NOWHERE, Chain, ChainTable
-from auxconn.residency import HEARTBEAT, GpuWatch
+from auxconn.residency import GpuWatch
 
-HELD, GPU, QUEUED, PARKED = 1, 2, 4, 8
-"""Flags of a block: its rows are held; its KV is on the GPU; it is loose and in the heap; it
-is loose and not in the heap, as a load protects it."""
+HELD, GPU, QUEUED, FIRST, PARKED = 1, 2, 4, 8, 16
+"""Flags of a block: its rows are held; its KV is on the GPU; it is loose and waits to be
+released; it is the first of a run that does; it is loose, but a load protects it."""
 
-FRESH = re.compile(bytes((GPU,)) + b"+")
+FRESH = re.compile(b"%c+" % GPU)
 """A run of blocks that are on the GPU and not held."""
 
-NEW = re.compile(bytes((HELD | GPU,)) + b"+")
+NEW = re.compile(b"%c+" % (HELD | GPU))
 """A run of blocks that are on the GPU and held."""
+
+LEFT = re.compile(b"%c+|%c+" % (GPU, HELD | GPU))
+"""A run of blocks believed on the GPU, all held or none."""
+
+LOOSE = re.compile(b"%c%c*" % (HELD | QUEUED | FIRST, HELD | QUEUED))
+"""A run of loose blocks: what an entry of the heap stands for."""
+
+PROBE = 64
+"""Blocks beyond the known ones that a look-up asks the pool about at first, at a time."""
 
 HOLD = bytes.maketrans(bytes((0, 1)), bytes((0, HELD | GPU)))
 """From whether a block is on the GPU to the flag it gets when it is to be held then."""
@@ -60,14 +70,13 @@ class TracedBlocks:
         self._suffix = group_id.to_bytes(4, "big")
         self._step = step
         self._table = ChainTable(self._suffix, step)
-        # So that the watch is told of its own heartbeat.
-        self._table.index[HEARTBEAT] = NOWHERE
         self._watch = GpuWatch(pool, self._table.index)
         self._held = 0
         self._stamp = 0
         self._loose: list[int] = []
-        """Heap of stamp, depth and number of the chain, in one number each."""
-        self._loading: dict[str, list[bytes]] = {}
+        """Heap of runs: stamp, depth of the first block, number of the chain, in one number."""
+        self.loads_of: dict[str, list[bytes]] = {}
+        """Keys of the blocks that each loading request loads; for reading."""
         self._loads: dict[bytes, int] = {}
         """How many requests load each block."""
         self._retained: list[bytes] = []
@@ -90,16 +99,30 @@ class TracedBlocks:
             chain.stamp(0, end, self._stamp)
             if end < used:
                 return chain.base + end
-        end, step, suffix = known, self._step, self._suffix
-        cache = self._watch.cache
-        while end < total and hashes[end * step + step - 1] + suffix in cache:
-            end += 1
-        if end > known:
+        keys = self._on_gpu_after(hashes, known, total)
+        if keys:
             # Blocks of requests that still run; the next look-up will find them known.
-            keys = self._table.keys(hashes, known, end)
             flags = bytes((GPU,)) * len(keys)
             self._table.add(links, hashes, keys, flags, self._stamp)
-        return end
+        return known + len(keys)
+
+    def _on_gpu_after(
+        self, hashes: Sequence[bytes], known: int, total: int
+    ) -> list[bytes]:
+        """Keys of the unknown blocks in a row that are on the GPU."""
+        found: list[bytes] = []
+        contains, count = self._watch.cache.__contains__, 1
+        while known < total:
+            # One, as most prompts end here, then more and more at a time.
+            end = min(known + count, total)
+            keys = self._table.keys(hashes, known, end)
+            gap = bytes(map(contains, keys)).find(0)
+            if gap >= 0:
+                return found + keys[:gap]
+            found += keys
+            known = end
+            count = min(max(2 * count, PROBE), 16 * PROBE)
+        return found
 
     def _first_gap(self, chain: Chain, end: int) -> int:
         """Place of the first block before `end` that is neither held nor on the GPU."""
@@ -130,7 +153,7 @@ class TracedBlocks:
         # What follows the last block on the GPU need not be known.
         flags = on_gpu[: on_gpu.rfind(1) + 1].translate(HOLD)
         if flags:
-            del keys[len(flags) :]
+            keys = self._pooled(keys[: len(flags)])
             chain, first = table.add(links, hashes, keys, flags, self._stamp)
             for run in NEW.finditer(flags):
                 start, end = run.span()
@@ -152,6 +175,15 @@ class TracedBlocks:
             self._held += end - start
             self._retained.append(table.hashes(chain, start, end))
 
+    def _pooled(self, keys: list[bytes]) -> list[bytes]:
+        """The pool's own objects for these keys if it has them, so that none is kept twice."""
+        cache = self._watch.cache
+        try:
+            own = [cache[key].block_hash for key in keys]
+        except (KeyError, AttributeError):
+            return keys  # some are not there, or are there in copies
+        return own if own == keys else keys
+
     def release(self, capacity: int) -> None:
         """Release the oldest blocks beyond `capacity` that nothing protects.
 
@@ -162,16 +194,39 @@ class TracedBlocks:
             return
         self._settle()
         loose, table = self._loose, self._table
-        cache, loads = self._watch.cache, self._loads
         thinned = set()
         while excess and loose:
             entry = loose[0]
-            chain, at = table.at(_position(entry))
-            if entry >> 2 * DEPTH_BITS != chain.stamps[at]:
-                heapreplace(loose, _entry(chain, at))
-                continue
+            chain, first = table.at(_position(entry))
+            run = LOOSE.match(chain.flags, first)
+            assert run is not None
+            end = run.end()
             heappop(loose)
-            key = table.key(chain, at)
+            if not chain.has_stamp(first, end, entry >> 2 * DEPTH_BITS):
+                # Touched since: each part waits at its own place.
+                self._queue(chain, first, end)
+                continue
+            stop = min(first + excess, end)
+            if stop < end:
+                self._queue(chain, stop, end)
+            released = self._let_go(chain, first, stop)
+            self._held -= released
+            excess -= released
+            if released:
+                thinned.add(chain)
+        table.trim(thinned)
+
+    def _let_go(self, chain: Chain, first: int, end: int) -> int:
+        """Release what may be released of a run of loose blocks; returns how many."""
+        table, cache, loads = self._table, self._watch.cache, self._loads
+        keys = table.known_keys(chain, first, end)
+        protected = loads and not loads.keys().isdisjoint(keys)
+        if not protected and not any(map(cache.__contains__, keys)):
+            chain.flags[first:end] = bytes(end - first)
+            self._released.append(table.hashes(chain, first, end))
+            return end - first
+        released = 0
+        for at, key in enumerate(keys, first):
             if key in cache:
                 chain.flags[at] = HELD | GPU
             elif key in loads:
@@ -179,23 +234,29 @@ class TracedBlocks:
             else:
                 chain.flags[at] = 0
                 self._released.append(table.hashes(chain, at, at + 1))
-                self._held -= 1
-                excess -= 1
-                thinned.add(chain)
-        table.trim(thinned)
+                released += 1
+        return released
+
+    def _queue(self, chain: Chain, first: int, end: int) -> None:
+        """Have the loose blocks from `first` to before `end` wait for their release."""
+        chain.flags[first:end] = bytes((HELD | QUEUED,)) * (end - first)
+        for start, stamp in chain.parts(first, end):
+            chain.flags[start] |= FIRST
+            entry = stamp << DEPTH_BITS | chain.base + start
+            heappush(self._loose, entry << DEPTH_BITS | chain.number)
 
     def load(self, request_id: str, hashes: Sequence[bytes], count: int) -> None:
         """Protect the first `count` blocks until the request's load has ended."""
         self.loaded(request_id)
         count = min(count, len(hashes) // self._step)
-        keys = self._loading[request_id] = self._table.keys(hashes, 0, count)
+        keys = self.loads_of[request_id] = self._table.keys(hashes, 0, count)
         loads = self._loads
         for key in keys:
             loads[key] = loads.get(key, 0) + 1
 
     def loaded(self, request_id: str) -> None:
         """End the protection of the blocks this request loads, if it does."""
-        keys = self._loading.pop(request_id, None)
+        keys = self.loads_of.pop(request_id, None)
         if keys is None:
             return
         loads, index = self._loads, self._table.index
@@ -209,14 +270,12 @@ class TracedBlocks:
                 continue
             chain, at = self._table.at(position)
             if chain.flags[at] & PARKED:
-                chain.flags[at] = HELD | QUEUED
-                heappush(self._loose, _entry(chain, at))
+                self._queue(chain, at, at + 1)
 
     def clear(self) -> None:
         """Release every block; loads under way stay."""
         self._released.append(self._sorted().tobytes())
         self._table.clear()
-        self._table.index[HEARTBEAT] = NOWHERE
         self._loose.clear()
         self._held = 0
 
@@ -250,7 +309,7 @@ class TracedBlocks:
         end = -len(self._suffix)
         return {
             request_id: frozenset(key[:end] for key in keys)
-            for request_id, keys in self._loading.items()
+            for request_id, keys in self.loads_of.items()
         }
 
     def _sorted(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -279,30 +338,42 @@ class TracedBlocks:
             left = list(self._table.index)
         elif not left:
             return
-        table, cache, loose = self._table, self._watch.cache, self._loose
-        thinned = set()
+        table, cache = self._table, self._watch.cache
+        index = table.index
+        gone = []
         for key in left:
-            position = table.index.get(key, NOWHERE)
-            if position == NOWHERE or key in cache:
-                continue  # not known any more, or another copy is there, or it came back
-            chain, at = table.at(position)
-            flag = chain.flags[at]
-            if flag == HELD | GPU:
-                chain.flags[at] = HELD | QUEUED
-                heappush(loose, _entry(chain, at))
-            elif flag == GPU:
-                chain.flags[at] = 0
-                thinned.add(chain)
+            # Forgotten by now, or there in another copy, or back already?
+            position = index.get(key, NOWHERE)
+            if position != NOWHERE and key not in cache:
+                gone.append(position)
+        gone.sort()
+        thinned = set()
+        for start, count in _rows(gone):
+            chain, first = table.at(start)
+            for run in LEFT.finditer(bytes(chain.flags[first : first + count])):
+                at, end = run.span()
+                if run[0][0] == GPU:
+                    chain.flags[first + at : first + end] = bytes(end - at)
+                    thinned.add(chain)
+                else:
+                    self._queue(chain, first + at, first + end)
         table.trim(thinned)
 
 
-def _entry(chain: Chain, at: int) -> int:
-    """A block in the heap, ordered by stamp and depth."""
-    return (
-        (chain.stamps[at] << DEPTH_BITS | chain.base + at) << DEPTH_BITS
-    ) | chain.number
+def _rows(positions: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Positions of consecutive blocks of a chain: the first, and how many."""
+    start = count = 0
+    for position in positions:
+        if count and position == start + count:
+            count += 1
+            continue
+        if count:
+            yield start, count
+        start, count = position, 1
+    if count:
+        yield start, count
 
 
 def _position(entry: int) -> int:
-    """Position of the block of an entry, as the table has it."""
+    """Position of the first block of a run, as the table has it."""
     return (entry & MASK) << DEPTH_BITS | (entry >> DEPTH_BITS & MASK)

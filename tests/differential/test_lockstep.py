@@ -8,9 +8,12 @@ stops meeting one fails here instead of testing less.
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
+from auxconn.residency import GpuWatch
+from auxconn.scanned import ScannedBlocks
 from tests.differential.lockstep import STEPS, Lockstep, Parted
 from tests.differential.mutants import MUTANTS
 from tests.differential.workload import SETTINGS
@@ -95,3 +98,41 @@ def test_a_mutant_is_caught(mutant: type) -> None:
             print(f"\n{mutant.__name__}: {difference}")
             return
     pytest.fail(f"{mutant.__name__} decided as vLLM does in {SEEDS_PER_CHUNK} seeds")
+
+
+def test_the_plain_keeper_decides_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What serves a pool that cannot be watched is held to vLLM too."""
+    monkeypatch.setattr(GpuWatch, "fits", staticmethod(lambda pool: False))
+    for seed in range(len(SETTINGS)):
+        run = Lockstep(seed)
+        assert isinstance(run.sides[1].connector._blocks, ScannedBlocks)
+        run.run()
+
+
+class Meddled(Lockstep):
+    """Somebody else wraps and unwraps what the connector watches, rightly and wrongly."""
+
+    def act(self) -> None:
+        super().act()
+        pool = self.sides[1].scheduler.kv_cache_manager.block_pool
+        blocks = pool.cached_block_hash_to_block
+        kind = self.workload.draw.random()
+        if kind < 0.1:
+            original = blocks.pop
+
+            def pop(key: bytes, block_id: int) -> Any:
+                return original(key, block_id)
+
+            blocks.pop = pop
+            self.met["wrapped"] += 1
+        elif kind < 0.2:
+            self.met["unwrapped, our hook too"] += "pop" in vars(blocks)
+            vars(blocks).pop("pop", None)
+
+
+def test_wrappers_of_others_change_nothing() -> None:
+    met: Counter = Counter()
+    for seed in range(2 * len(SETTINGS)):
+        Meddled(seed, met).run()
+    assert met["wrapped"] > 100
+    assert met["unwrapped, our hook too"] > 100

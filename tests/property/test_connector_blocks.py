@@ -12,9 +12,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from auxconn.chains import NOWHERE
 from auxconn.scanned import ScannedBlocks
-from auxconn.traced import GPU, HELD, PARKED, QUEUED, TracedBlocks
+from auxconn.traced import FIRST, GPU, HELD, PARKED, QUEUED, TracedBlocks
 from tests.unit.connector_fakes import HASH_SIZE, FakePool, prompt_hashes
 
 PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=9)
@@ -96,8 +95,7 @@ def decide(
 def check(traced: TracedBlocks, pool: FakePool) -> None:
     """What must be true of the fast keeper between any two actions."""
     table = traced._table
-    index = dict(table.index)
-    assert index.pop(b"") == NOWHERE
+    index = table.index
     known = {}
     for chain in table:
         assert len(chain.flags) == len(chain.stamps)
@@ -112,13 +110,18 @@ def check(traced: TracedBlocks, pool: FakePool) -> None:
         if chain.parent is not None:
             assert 0 < chain.base - chain.parent.base <= len(chain.parent.flags)
     assert known.keys() == index.keys()
-    assert set(known.values()) <= {0, HELD | GPU, GPU, HELD | QUEUED, HELD | PARKED}
+    loose = {HELD | QUEUED, HELD | QUEUED | FIRST, HELD | PARKED}
+    assert set(known.values()) <= {0, HELD | GPU, GPU} | loose
     assert sum(flag & HELD for flag in known.values()) == len(traced)
     # What is believed on the GPU is, and each loose block is in the heap once.
     cache = pool.cached_block_hash_to_block._cache
     assert all(key in cache for key, flag in known.items() if flag & GPU)
-    queued = sum(bool(flag & QUEUED) for flag in known.values())
-    assert queued == len(traced._loose) == len(set(traced._loose))
+    # A run of loose blocks begins with a first one, and that is in the heap once.
+    firsts = sum(bool(flag & FIRST) for flag in known.values())
+    assert firsts == len(traced._loose) == len(set(traced._loose))
+    for chain in table:
+        for before, flag in zip(b"\0" + chain.flags, chain.flags, strict=False):
+            assert flag != HELD | QUEUED or before & QUEUED
 
 
 @given(st.integers(1, 3), st.lists(ACTIONS, max_size=60))
@@ -142,7 +145,7 @@ def test_fast_and_plain_decide_the_same(step: int, actions: list[Any]) -> None:
     fast.clear()
     fast.take()
     check(fast, pools[1])
-    assert len(fast._table.index) == 1
+    assert fast._table.index == {}
 
 
 @given(st.lists(ACTIONS, max_size=40))
@@ -163,6 +166,6 @@ def test_what_is_neither_held_nor_on_the_gpu_is_forgotten(actions: list[Any]) ->
     fast.take()
     assert len(fast) == 0
     assert list(fast._table) == []
-    assert list(fast._table.index) == [b""]
+    assert fast._table.index == {}
     assert fast._loose == []
     assert fast._loads == {}
