@@ -1,0 +1,103 @@
+"""Take the pictures of the documentation anew: the page on the lab, light and dark.
+
+A picture of a page that has changed since misleads, so they are made by one command. The
+lab runs long enough first for every plot to have something to show.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from playwright.sync_api import Page, ViewportSize, sync_playwright
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+
+CHROMIUM_ARGUMENTS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+PICTURES = {"screenshot.png": "light", "screenshot-dark.png": "dark"}
+SIZE: ViewportSize = {"width": 1600, "height": 1000}
+
+
+def main() -> int:
+    """Take them, and name the files that were written."""
+    parser = argparse.ArgumentParser(description="Take the pictures anew.")
+    parser.add_argument(
+        "--seconds", type=float, default=75, help="how long the lab runs first"
+    )
+    parser.add_argument("--into", type=Path, default=DOCS)
+    options = parser.parse_args()
+    port = _free_port()
+    address = f"http://127.0.0.1:{port}/"
+    command = [
+        sys.executable,
+        "-m",
+        "auxconn.cli",
+        "demo",
+        "--no-show",
+        "--port",
+        f"{port}",
+    ]
+    with subprocess.Popen(command, cwd=ROOT) as server, sync_playwright() as playwright:
+        try:
+            _wait_for(address, server)
+            browser = playwright.chromium.launch(
+                executable_path=_chromium(), args=CHROMIUM_ARGUMENTS
+            )
+            pages = {
+                name: _open(browser.new_page(viewport=SIZE), address, theme)
+                for name, theme in PICTURES.items()
+            }
+            time.sleep(options.seconds)
+            for name, page in pages.items():
+                page.screenshot(path=options.into / name)
+                print(options.into / name)
+            browser.close()
+        finally:
+            server.terminate()
+    return 0
+
+
+def _open(page: Page, address: str, theme: str) -> Page:
+    page.goto(f"{address}?theme={theme}")
+    page.locator("canvas").first.wait_for(timeout=60_000)
+    return page
+
+
+def _chromium() -> str | None:
+    return os.environ.get("AUXCONN_CHROMIUM") or shutil.which("chromium")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_for(
+    address: str, server: subprocess.Popen[bytes], seconds: float = 60
+) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and server.poll() is None:
+        try:
+            with urllib.request.urlopen(address, timeout=20):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    raise SystemExit(f"the page did not come up at {address}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
