@@ -56,7 +56,7 @@ def build_vllm_config(
     async_scheduling
         In place of `config.async_scheduling`.
     """
-    environment.prepare()
+    environment.load()
     from vllm.config import (
         AuxOutputConfig,
         CacheConfig,
@@ -67,7 +67,6 @@ def build_vllm_config(
         VllmConfig,
     )
 
-    environment.quieten()
     _register_model()
     overlapped = (
         config.async_scheduling if async_scheduling is None else async_scheduling
@@ -128,7 +127,7 @@ def build_kv_cache_config(config: LabConfig) -> KVCacheConfig:
     The heads of the sliding-window group make its smaller blocks as large in bytes, since
     the groups of a pool share their pages.
     """
-    environment.prepare()
+    environment.load()
     import torch
     from vllm.v1.kv_cache_interface import (
         FullAttentionSpec,

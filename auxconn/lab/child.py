@@ -57,9 +57,15 @@ def main() -> int:
 
 def _run(job: Job, channel: Channel, guardian: Guardian, report: _Report) -> int:
     report.stage("spawn")
-    # The lab's module is light, vLLM comes with its constructor.
+    from auxconn.lab import environment
     from auxconn.lab.lab import Lab
 
+    report.stage("import")
+    environment.load()
+    # What was imported stays: the collector need not walk it again and again. The engine
+    # is not there yet, as one that is replaced must be collected.
+    gc.collect()
+    gc.freeze()
     lab = Lab(
         job.config,
         job.workload.build(),
@@ -70,9 +76,6 @@ def _run(job: Job, channel: Channel, guardian: Guardian, report: _Report) -> int
         paused=job.paused,
     )
     guardian.interruptible = False
-    # What was imported stays: the collector need not walk it again and again.
-    gc.collect()
-    gc.freeze()
     try:
         while not guardian.stopping.is_set():
             for command in channel.poll_commands(
@@ -105,29 +108,36 @@ class _Report:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._importing = threading.Event()
+        self._reached = -1.0
+        self._imported = threading.Event()
+        self._counting: threading.Thread | None = None
 
     def stage(self, name: str) -> None:
-        """A stage of `STAGES` begins."""
+        """A stage of `STAGES` begins; one that has begun before is not told again."""
         fraction, text = STAGES[name]
+        if fraction <= self._reached:
+            return
+        self._reached = fraction
+        if self._counting is not None:
+            # The bar must not fall back to the import.
+            self._imported.set()
+            self._counting.join()
+            self._counting = None
         self._channel.progress(name, fraction, text)
         if name == "import":
-            self._importing.set()
-            threading.Thread(target=self._count, daemon=True).start()
-        else:
-            self._importing.clear()
+            self._counting = threading.Thread(target=self._count, daemon=True)
+            self._counting.start()
 
     def _count(self) -> None:
         low, high = STAGES["import"][0], STAGES["engine"][0]
         began = time.monotonic()
-        while self._importing.is_set():
+        while not self._imported.wait(0.2):
             done = min(len(sys.modules) / MODULES_OF_VLLM, 1.0)
             self._channel.progress(
                 "import",
                 low + (high - low) * done,
                 f"importing vLLM, {time.monotonic() - began:.0f} s",
             )
-            time.sleep(0.2)
 
 
 if __name__ == "__main__":

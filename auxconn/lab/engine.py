@@ -297,8 +297,9 @@ class Engine:
 
         Raises
         ------
-        RuntimeError
-            When requests still wait for their load after `RESET_STEPS` steps.
+        ValueError
+            When requests still wait for their load after `RESET_STEPS` steps; nothing was
+            dropped.
         """
         from vllm.v1.core.sched.interface import PauseState
 
@@ -311,7 +312,7 @@ class Engine:
                     break
                 self._merge(total, self.step())
             else:
-                raise RuntimeError(
+                raise ValueError(
                     f"{len(scheduler.kv_holding_waiting)} requests still wait for a KV load "
                     f"after {RESET_STEPS} steps; the prefix cache was not reset"
                 )

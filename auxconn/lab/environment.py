@@ -6,6 +6,7 @@ process, and only there: a process that has vLLM already is left as it is.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import sys
@@ -46,9 +47,25 @@ def prepare(environment: dict[str, str] | None = None) -> dict[str, str]:
     return changed
 
 
-def quieten() -> None:
-    """Leave of vLLM's logging what is wrong, not what is usual.
+def load() -> None:
+    """Import vLLM as the lab needs it, in this process; returns at once the second time.
 
-    Call it once vLLM is imported: it configures its loggers then.
+    A notebook may use its GPU for other things: that GPUs are hidden from vLLM matters
+    while it is imported, so they are shown again afterwards, before torch looks for them.
     """
+    hidden = "CUDA_VISIBLE_DEVICES" in prepare()
+    try:
+        for module in _MODULES:
+            importlib.import_module(module)
+    finally:
+        if hidden:
+            del os.environ["CUDA_VISIBLE_DEVICES"]
+    # vLLM configures its loggers while it is imported.
     logging.getLogger("vllm").setLevel(logging.ERROR)
+
+
+_MODULES = (
+    "vllm.distributed.aux_output_connector.worker",
+    "vllm.v1.core.sched.async_scheduler",
+)
+"""Whose import brings all that an engine of the lab uses."""

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from auxconn import facts as names
-from auxconn.lab import commands
+from auxconn.lab import commands, environment
 from auxconn.lab.config import LabConfig
 from auxconn.lab.engine import Engine, StepResult
 from auxconn.lab.feeder import Feeder
@@ -119,7 +119,7 @@ class Lab:
         self.error: BaseException | None = None
         """What ended the engine, or the background thread; None while all is well."""
         progress("import")
-        _import_vllm()
+        environment.load()
         progress("engine")
         self._engine, self._engine_sink, self._attachment = self._build(self.config)
         progress("workload")
@@ -476,10 +476,22 @@ class Lab:
         """Drop the prefix cache, and the KV tier too if asked; running requests start anew.
 
         Steps may be taken for it: vLLM cannot reset while a request loads its KV.
+
+        Raises
+        ------
+        ValueError
+            When a load does not land; nothing was dropped then.
         """
         with self._lock:
             self._check_open()
-            self._note(self._engine.reset_prefix_cache(kv_tier=kv_tier))
+            try:
+                result = self._engine.reset_prefix_cache(kv_tier=kv_tier)
+            except ValueError:
+                raise
+            except BaseException as error:
+                self._fail(error)
+                raise
+            self._note(result)
 
     def abort(self, request_id: str) -> bool:
         """Abort a request; False when there is no such request in the engine."""
@@ -586,17 +598,6 @@ def _check_number(name: str, value: Any) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name}={value!r}; give a whole number of at least 1")
-
-
-def _import_vllm() -> None:
-    """Import what takes the time, so that a start can be shown in parts."""
-    from auxconn.lab import environment
-
-    environment.prepare()
-    import vllm.distributed.aux_output_connector.worker
-    import vllm.v1.core.sched.async_scheduler  # noqa: F401
-
-    environment.quieten()
 
 
 def _vllm_version() -> str:
