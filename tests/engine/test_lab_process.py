@@ -31,6 +31,8 @@ WORKLOAD = WorkloadSpec(
     "grpo",
     {"prompts": 12, "samples": 3, "prompt_tokens": 200, "output_tokens": 24},
 )
+pytestmark = pytest.mark.timeout(180)
+
 START_SECONDS = 150.0
 """Importing vLLM takes 10 s on an idle machine of two cores, a minute on a busy one."""
 
