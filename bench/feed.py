@@ -68,7 +68,9 @@ class Feed:
 
     def event(self, kind: str, text: str) -> None:
         """Append an event at the present step."""
-        self.store.append("events", [Events(self.t, self.step, kind, text)], self.engine)
+        self.store.append(
+            "events", [Events(self.t, self.step, kind, text)], self.engine
+        )
 
     def _one(self) -> Iterator[tuple[str, object]]:
         draw = self._random

@@ -24,7 +24,9 @@ class Serving:
         self._problem: BaseException | None = None
         self.server: Any = None
         self.loop: Any = None
-        self.thread = threading.Thread(target=self._run, name="page-server", daemon=True)
+        self.thread = threading.Thread(
+            target=self._run, name="page-server", daemon=True
+        )
 
     @property
     def port(self) -> int:

@@ -18,11 +18,16 @@ import sys
 import threading
 import time
 
+from pathlib import Path
+
 from auxconn.frames import FrameStore
 from auxconn.records import TABLES
 
-from .feed import Feed
-from .serving import Serving
+# Run as a module or as a file, both find what lies beside it.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.feed import Feed
+from bench.serving import Serving
 
 LIMIT_MS = 50.0
 ROUNDS, SECONDS = 9, 2.0
@@ -102,7 +107,9 @@ def main() -> int:
 
     with Serving(server) as serving:
         client = subprocess.Popen(
-            [sys.executable, "-c", CLIENT, serving.url], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", CLIENT, serving.url],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert client.stdout is not None
         stop = threading.Event()

@@ -19,7 +19,7 @@ _HOMES = {
     "serve": "server",
 }
 
-__all__ = ["Dashboard", "Hub", "Snapshot", "live", "serve"]  # noqa: F822
+__all__ = ["Dashboard", "Hub", "Snapshot", "live", "serve"]
 
 
 def __getattr__(name: str) -> Any:

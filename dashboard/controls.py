@@ -71,7 +71,11 @@ class Controls:
         self._tier = 0
         self._state: Any = None
         css = [asset("widgets.css")]
-        wide: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": 0, "stylesheets": css}
+        wide: dict[str, Any] = {
+            "sizing_mode": "stretch_width",
+            "margin": 0,
+            "stylesheets": css,
+        }
         self.capacity = pn.widgets.IntInput(
             name="", value=0, start=1, step=16, width=104, margin=0, stylesheets=css
         )
@@ -112,8 +116,8 @@ class Controls:
             value=50,
             **wide,
         )
-        self.pause = pn.widgets.Button(name="❚❚  Pause engine", **wide)
-        self.step = pn.widgets.Button(name="▶❚  One step", **wide)
+        self.pause = pn.widgets.Button(name="❚❚  Pause", **wide)
+        self.step = pn.widgets.Button(name="▶❚  Step", **wide)
         self.reset = pn.widgets.Button(name="Reset prefix cache", **wide)
         self.undo = pn.widgets.Button(name="Undo", visible=False, **wide)
         self.widgets: dict[str, Any] = {
@@ -172,7 +176,11 @@ class Controls:
         if capacity is not None and snapshot.link.fresh:
             facts["capacity"] = int(capacity)
         state = (snapshot.engine, snapshot.link.state, snapshot.commands)
-        changed = {name: value for name, value in facts.items() if value != self._facts.get(name)}
+        changed = {
+            name: value
+            for name, value in facts.items()
+            if value != self._facts.get(name)
+        }
         if came or changed or state != self._state:
             self._facts, self._state = facts, state
             refused = came and any(
@@ -214,7 +222,7 @@ class Controls:
             self.speed.value = _nearest(facts["steps_per_s"])
         if "paused" in facts:
             running = not facts["paused"]
-            self.pause.name = "❚❚  Pause engine" if running else "▶  Resume engine"
+            self.pause.name = "❚❚  Pause" if running else "▶  Resume"
 
     def _slider_room(self, capacity: int) -> None:
         """The slider reaches over twice what a pool and its tier can bring."""
@@ -247,7 +255,9 @@ class Controls:
         for command, names in _BY_COMMAND.items():
             for name in names:
                 self.widgets[name].disabled = command not in able
-        self.kv_tier_blocks.disabled = self.kv_tier_blocks.disabled or not self.kv_tier.value
+        self.kv_tier_blocks.disabled = (
+            self.kv_tier_blocks.disabled or not self.kv_tier.value
+        )
         self.undo.disabled = not fresh
 
     # To the engine
@@ -256,7 +266,13 @@ class Controls:
         self.capacity.param.watch(self._by("capacity", "number"), "value_throttled")
         self.slider.param.watch(self._drag, "value")
         self.slider.param.watch(self._by("capacity", "slider"), "value_throttled")
-        for name in ("block_size", "hash_block_size", "kv_tier", "connector", "workload"):
+        for name in (
+            "block_size",
+            "hash_block_size",
+            "kv_tier",
+            "connector",
+            "workload",
+        ):
             self.widgets[name].param.watch(self._by(name), "value")
         for name in ("num_blocks", "kv_tier_blocks"):
             self.widgets[name].param.watch(self._by(name), "value_throttled")
@@ -312,7 +328,9 @@ class Controls:
 
     def _change_num_blocks(self, value: int, _how: str) -> None:
         self._rebuild(
-            "num_blocks", {"num_blocks": int(value)}, f"pool of {words.whole(value)} blocks"
+            "num_blocks",
+            {"num_blocks": int(value)},
+            f"pool of {words.whole(value)} blocks",
         )
 
     def _change_kv_tier(self, value: bool, _how: str) -> None:
@@ -436,7 +454,9 @@ class Controls:
         if not blocks or snapshot.fact("block_size") is None:
             return []
         told = [_p("", capacity_words(snapshot, int(blocks)))]
-        if blocks != self._facts.get("capacity") and not self._steering.waits("capacity"):
+        if blocks != self._facts.get("capacity") and not self._steering.waits(
+            "capacity"
+        ):
             will = capacity_preview(snapshot, int(blocks))
             if will:
                 told.append(_p("will", f"will: {will}"))

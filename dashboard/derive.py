@@ -70,7 +70,9 @@ def _lookups(columns: Columns) -> dict[str, Values]:
     accepted = columns["external_accepted"]
     refused = columns["external_refused"]
     reached = local + accepted + refused
-    unused = np.clip(columns["retained_hit"] - reached, 0, np.maximum(query - reached, 0))
+    unused = np.clip(
+        columns["retained_hit"] - reached, 0, np.maximum(query - reached, 0)
+    )
     found = {
         "hit_tokens": local + accepted,
         "retained_unused": unused,

@@ -250,7 +250,9 @@ class Hub:
         if known.get("hash_block_size") == known.get("block_size"):
             known["hash_block_size"] = None
         try:
-            workload = WorkloadSpec.from_dict(self._workload) if self._workload else None
+            workload = (
+                WorkloadSpec.from_dict(self._workload) if self._workload else None
+            )
             return self.lab.config.replace(**known), workload
         except ValueError:
             return None, None
@@ -312,7 +314,9 @@ class Hub:
             if self.restarting:
                 return Link("starting", stage="spawn", stage_text="restarting the lab")
             if self._lab_problem:
-                return Link("stopped", text=f"could not be started: {self._lab_problem}")
+                return Link(
+                    "stopped", text=f"could not be started: {self._lab_problem}"
+                )
             heard = source is not None and source.last_seen >= self._lab_since
             if not lab.alive:
                 age = 0.0 if source is None else source.age_s

@@ -50,7 +50,11 @@ class LocalLab:
         if not lab.running and not facts.get("paused"):
             # Driven cell by cell: it stands still between two of them.
             facts["paused"] = True
-        return [LocalSource(lab.name, facts, tuple(lab.commands), last_seen=time.monotonic())]
+        return [
+            LocalSource(
+                lab.name, facts, tuple(lab.commands), last_seen=time.monotonic()
+            )
+        ]
 
     def command(self, engine: str, name: str, /, **args: Any) -> Future[Ack]:
         """Carry out a command between two steps of the lab."""

@@ -107,7 +107,9 @@ class LookupLog:
     def _restart(self) -> None:
         self._found.clear()
         self.total, self.page, self._anchor = 0, 0, 0
-        delta = self._store.tail("lookups", SEARCH, columns=COLUMNS, engine=self._engine)
+        delta = self._store.tail(
+            "lookups", SEARCH, columns=COLUMNS, engine=self._engine
+        )
         self._version = delta.version
         self._take(delta.columns)
 
@@ -121,7 +123,9 @@ class LookupLog:
         elif self._reason:
             keep &= columns["run_end_reason"] == self._reason
         if self._text:
-            keep &= np.array([self._text in one.casefold() for one in columns["request"]])
+            keep &= np.array(
+                [self._text in one.casefold() for one in columns["request"]]
+            )
         chosen = np.flatnonzero(keep)
         self.total += len(chosen)
         for index in chosen[-KEEP:].tolist():

@@ -21,6 +21,9 @@ import numpy as np
 
 Values = np.ndarray[Any, np.dtype[Any]]
 
+ROWS = ""
+"""Name of the counter of rows themselves, for `Buckets.rate`."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Buckets:
@@ -64,31 +67,46 @@ class Buckets:
             )
         return known
 
-    def total(self, name: str, since: float | None = None) -> float | None:
-        """Sum of a counter over the buckets that begin at or after `since`.
+    def between(self, start: float, end: float, whole: int = 1) -> Buckets:
+        """The buckets from `start` to `end`, in groups of `whole` from the first one."""
+        first = (
+            max(0, int((start - self.start[0]) / self.width + 1e-6)) // whole * whole
+        )
+        last = min(len(self), int(np.ceil((end - self.start[0]) / self.width - 1e-6)))
+        last = max(first, -(-last // whole) * whole)
+        if first == 0 and last == len(self):
+            return self
+        part = slice(first, last)
 
-        None when no row fell into them: not known is not 0.
-        """
-        first = 0 if since is None else int(np.searchsorted(self.start, since))
-        if not self.rows[first:].any():
-            return None
-        return float(self.sums[name][first:].sum())
+        def cut(columns: Mapping[str, Values]) -> dict[str, Values]:
+            return {name: values[part] for name, values in columns.items()}
+
+        return Buckets(
+            self.width,
+            self.start[part],
+            self.rows[part],
+            cut(self.sums),
+            cut(self.low),
+            cut(self.high),
+            cut(self.last),
+        )
+
+    def total(self, name: str) -> float | None:
+        """Sum of a counter; None when no row fell: not known is not 0."""
+        return float(self.sums[name].sum()) if self.rows.any() else None
 
     def rate(self, name: str, until: float, seconds: float) -> float | None:
-        """Counter per second over the `seconds` before `until`.
+        """Counter per second over the `seconds` before `until`, cut to whole buckets.
 
-        Cut to whole buckets; None when no row fell into any bucket of the stretch.
+        None when no row fell into any bucket of the stretch.
         """
         first = int(np.searchsorted(self.start, until - seconds))
-        if first >= len(self) or not self.rows[first:].any():
+        last = int(np.searchsorted(self.start, until))
+        if first >= last or not self.rows[first:last].any():
             return None
         elapsed = max(until - float(self.start[first]), self.width)
-        return float(self.sums[name][first:].sum()) / elapsed
-
-    def newest(self, name: str) -> float | None:
-        """Last known value of a level; None when there is none in the stretch."""
-        filled = np.flatnonzero(~np.isnan(self.last[name]))
-        return float(self.last[name][filled[-1]]) if len(filled) else None
+        counter = self.rows if name == ROWS else self.sums[name]
+        return float(counter[first:last].sum()) / elapsed
 
 
 class Rollup:
@@ -188,7 +206,9 @@ class Rollup:
         head = -1 if self.head is None else self.head
         gone = (number > head) | (number <= head - self.count)
 
-        def read(store: Values, names: tuple[str, ...], empty: float) -> dict[str, Values]:
+        def read(
+            store: Values, names: tuple[str, ...], empty: float
+        ) -> dict[str, Values]:
             found = store[:, slot]
             if gone.any():
                 found[:, gone] = empty
@@ -224,7 +244,10 @@ class _Joined(Mapping[str, Values]):
     """Columns of wider buckets, made from the narrow ones when they are asked for."""
 
     def __init__(
-        self, narrow: Mapping[str, Values], factor: int, join: Callable[[Values], Values]
+        self,
+        narrow: Mapping[str, Values],
+        factor: int,
+        join: Callable[[Values], Values],
     ) -> None:
         self._narrow, self._factor, self._join = narrow, factor, join
         self._made: dict[str, Values] = {}

@@ -6,6 +6,7 @@ answers without making a session, so a probe costs the engine and the hub nothin
 
 from __future__ import annotations
 
+import logging
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,8 @@ def serve(
     check_port(address, port)
     import panel as pn
 
+    _quieten()
+
     from .app import page
     from .session import HUB_KEY
 
@@ -97,6 +100,21 @@ def check_port(address: str, port: int) -> None:
                 f"port {port} of {address} is taken ({problem.strerror}); end what uses it, "
                 f"or choose another: --port {port + 1}",
             ) from problem
+
+
+def _quieten() -> None:
+    """A browser that is closed while it is being sent something is nobody's error.
+
+    Tornado leaves a task behind then whose exception nobody fetches, and asyncio prints a
+    traceback of it.
+    """
+    from tornado.websocket import WebSocketClosedError
+
+    def worth_telling(record: logging.LogRecord) -> bool:
+        problem = record.exc_info[1] if record.exc_info else None
+        return not isinstance(problem, WebSocketClosedError)
+
+    logging.getLogger("asyncio").addFilter(worth_telling)
 
 
 def _origins(address: str, port: int, more: tuple[str, ...]) -> list[str] | str:

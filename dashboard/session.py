@@ -93,7 +93,9 @@ class Dashboard(pn.viewable.Viewer):
 
     engine = param.String("", doc="Engine that is looked at; empty is the first one.")
     window = param.Selector(
-        default=60, objects=list(WINDOWS), doc="Seconds of history shown while following."
+        default=60,
+        objects=list(WINDOWS),
+        doc="Seconds of history shown while following.",
     )
     refresh = param.Selector(default=0.5, objects=list(REFRESH), doc="Seconds.")
     paused = param.Boolean(False, doc="The view stands still; the reading goes on.")
@@ -289,7 +291,9 @@ class Dashboard(pn.viewable.Viewer):
         """Zooming in a paused view looks closer at the same stretch; time stands still."""
         held = self.snapshot
         assert held is not None
-        window = Window(float(self.window), self._pinned or (held.end - self.window, held.end))
+        window = Window(
+            float(self.window), self._pinned or (held.end - self.window, held.end)
+        )
         snapshot = self.hub.snapshot(self.engine or None, window)
         self.axis.update(snapshot)
         for plot in self.plots.values():
@@ -388,6 +392,7 @@ class Dashboard(pn.viewable.Viewer):
         refresh = pn.widgets.Select.from_param(
             self.param.refresh,
             name="Refresh",
+            description="",
             options={f"{words.duration(seconds)}": seconds for seconds in REFRESH},
             sizing_mode="stretch_width",
             margin=0,
@@ -404,7 +409,10 @@ class Dashboard(pn.viewable.Viewer):
         )
         history.param.watch(self._resize, "value")
         note = pn.pane.HTML(
-            "", sizing_mode="stretch_width", margin=0, stylesheets=[asset("section.css")]
+            "",
+            sizing_mode="stretch_width",
+            margin=0,
+            stylesheets=[asset("section.css")],
         )
         return {"refresh": refresh, "history": history, "note": note}
 
@@ -472,7 +480,9 @@ class Dashboard(pn.viewable.Viewer):
             **wide,
         )
         right = pn.Column(self.banner.root, self._content, stylesheets=[_GAPS], **wide)
-        main = pn.Row(self._side, right, stylesheets=[_MAIN], css_classes=["ac-main"], **wide)
+        main = pn.Row(
+            self._side, right, stylesheets=[_MAIN], css_classes=["ac-main"], **wide
+        )
         return pn.Column(
             self.bar,
             main,
@@ -489,7 +499,9 @@ _MAIN = ":host { gap: 12px; padding: 12px 16px 20px; box-sizing: border-box; }"
 def _with(snapshot: Snapshot, link: Any) -> Snapshot:
     import dataclasses
 
-    return snapshot if link is snapshot.link else dataclasses.replace(snapshot, link=link)
+    return (
+        snapshot if link is snapshot.link else dataclasses.replace(snapshot, link=link)
+    )
 
 
 def live(what: Any, *, start: bool = True, **params: Any) -> Dashboard:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from .derive import PLANS
-from .rollup import Buckets, Rollup
+from .rollup import ROWS, Buckets, Rollup
 
 if TYPE_CHECKING:
     from auxconn.frames import FrameStore
@@ -37,6 +37,9 @@ COARSE = 5
 
 KEEP_SECONDS = 60.0
 """A window nobody has looked at for so long is forgotten; it is built anew on demand."""
+
+RECENT_SECONDS = 5.0
+"""Rates are means over the last so many seconds: steady enough to be read."""
 
 SKEW_SECONDS = 3.0
 """Rows that are older than this when they arrive are of a clock that differs from ours."""
@@ -126,6 +129,40 @@ class Snapshot:
     versions: Mapping[str, int]
     lost: Mapping[str, int]
     """Rows overwritten before they were read, by table."""
+    _visible: dict[str, Buckets] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def visible(self, table: str) -> Buckets:
+        """Buckets of the stretch shown: a zoomed window has some more on either side."""
+        found = self._visible.get(table)
+        if found is None:
+            found = self.tables[table].between(self.start, self.end, COARSE)
+            self._visible[table] = found
+        return found
+
+    def total(self, table: str, name: str) -> float | None:
+        """Sum of a counter over the stretch shown; None when no row fell into it."""
+        return self.visible(table).total(name)
+
+    def rate(self, table: str, name: str) -> float | None:
+        """A counter per second of late: over the last seconds, or all of a zoomed stretch.
+
+        0 is said only of a time in which the engine took steps.
+        """
+        seconds = self.recent
+        found = self.tables[table].rate(name, self.end, seconds)
+        if found is None and table in ("blocks", "lookups", "rows"):
+            alive = self.tables["steps"].rate(ROWS, self.end, seconds)
+            return None if alive is None else 0.0
+        return found
+
+    @property
+    def recent(self) -> float:
+        """Seconds that rates are taken over."""
+        if self.window.pinned is not None:
+            return self.end - self.start
+        return max(RECENT_SECONDS, 4 * self.tables["steps"].width)
 
     def fact(self, name: str) -> Any:
         """A fact, or None."""
@@ -192,7 +229,9 @@ class Reader:
         self._used[width, until] = time.monotonic()
         self._forget()
         tables = {
-            table: self._rollup(table, width, last - first + 1, until).buckets(first, last)
+            table: self._rollup(table, width, last - first + 1, until).buckets(
+                first, last
+            )
             for table in PLANS
         }
         start, stop = window.pinned or (end - window.seconds, end)
@@ -230,7 +269,7 @@ class Reader:
         seen = self._seen.get(table, 0)
         if self._store.version(table) == seen:
             return
-        names = ("t", "event") if table == "blocks" else ("t",)
+        names: tuple[str, ...] = ("t", "event") if table == "blocks" else ("t",)
         if table in ("steps", "store"):
             names = ("t", *PLANS[table].read, *PLANS[table].also)
         delta = self._store.since(table, seen, columns=names, engine=self._engine)
@@ -244,7 +283,9 @@ class Reader:
         if table in ("steps", "rows"):
             self.steps += len(t)
         if table == "blocks":
-            kinds, counts = np.unique(delta.columns["event"].astype(str), return_counts=True)
+            kinds, counts = np.unique(
+                delta.columns["event"].astype(str), return_counts=True
+            )
             self._totals.update(dict(zip(kinds.tolist(), counts.tolist(), strict=True)))
         elif table in ("steps", "store"):
             self._latest[table] = {name: delta.columns[name][-1] for name in names}
@@ -267,7 +308,9 @@ class Reader:
         for t, step, kind, text in rows:
             self._events.append(Event(float(t), int(step), str(kind), str(text)))
 
-    def _rollup(self, table: str, width: float, count: int, until: int | None) -> Rollup:
+    def _rollup(
+        self, table: str, width: float, count: int, until: int | None
+    ) -> Rollup:
         key = (table, width, until)
         rollup = self._rollups.get(key)
         if rollup is None:

@@ -162,7 +162,9 @@ def capacity_preview(snapshot: Snapshot, blocks: int) -> str:
     released = min(over, free)
     kept = over - released
     # vLLM's own connector releases only when a request ends.
-    when = "" if snapshot.fact("connector") == "auxconn" else " when the next request ends"
+    when = (
+        "" if snapshot.fact("connector") == "auxconn" else " when the next request ends"
+    )
     told = []
     if released:
         told.append(f"releases about {words.plural(released, 'block')}{when}")

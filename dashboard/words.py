@@ -66,7 +66,9 @@ EVENT = {
 
 _SI = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]"
+)
 
 
 def known(value: float | None) -> bool:
@@ -105,13 +107,19 @@ def size(value: float | None) -> str:
 
 def share(part: float | None, total: float | None) -> str:
     """Percentage of two counters; a dash when there is no denominator."""
-    if part is None or total is None or not known(part) or not known(total) or total <= 0:
+    if (
+        part is None
+        or total is None
+        or not known(part)
+        or not known(total)
+        or total <= 0
+    ):
         return DASH
     percent = 100 * part / total
     # 99.96 % that reads 100.0 % is a lie a user acts on.
     if 99.95 <= percent < 100:
         percent = 99.9
-    return f"{percent:.1f}{THIN}%"
+    return f"{percent:.1f}{THIN}%" if percent < 99.95 else f"100{THIN}%"
 
 
 def duration(seconds: float | None) -> str:

@@ -54,7 +54,7 @@ export function render({ model, el }) {
 
   const fixed = JSON.parse(model.fixed)
   let shown = {}, heard = performance.now(), lost = false
-  const send = (action, value) => model.send_msg({ action, value })
+  const send = (action, value) => model.send_msg(value === undefined ? { action } : { action, value })
 
   const state = () => {
     const now = lost ? "lost" : shown.state || "none"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from bokeh.models import Line, VArea
@@ -21,8 +21,11 @@ class AreaPlot(Plot):
     """Stacked areas of levels of one table, with dashed lines over them.
 
     Bands with the look `dash` are lines in the text's colour; the others are stacked in
-    their order.
+    their order, on a column of zeros that is NaN where nothing is known: an area that had a
+    floor and no top there would be drawn down to its floor.
     """
+
+    ground: ClassVar[tuple[str, ...]] = ("base",)
 
     def level(self, snapshot: Snapshot, key: str) -> Values:
         """Readings of a band, NaN where there is none."""
@@ -31,7 +34,10 @@ class AreaPlot(Plot):
     def empty(self) -> dict[str, Any]:
         """Columns of the source without rows."""
         extent = ("low", "high") if self.whisker() else ()
-        return {name: np.zeros(0) for name in ("x", *extent, *(b.key for b in self.bands))}
+        return {
+            name: np.zeros(0)
+            for name in ("x", "base", *extent, *(b.key for b in self.bands))
+        }
 
     def draw(self) -> None:
         """One area per layer, one line per line, and an invisible line to point at."""
@@ -93,6 +99,7 @@ class AreaPlot(Plot):
             band.key: held(self.level(snapshot, band.key), snapshot, buckets.start)
             for band in self.bands
         }
+        found["base"] = np.sum([found[key] for key in self.layers()], axis=0) * 0
         found["x"] = (buckets.start + buckets.width / 2) * 1000
         name = self.whisker()
         if name is not None:

@@ -32,7 +32,17 @@ from .. import words
 from ..snapshot import Event, Snapshot
 from ..theme import Theme
 
-MARKED = ("capacity", "reconfigured", "workload", "reset", "start", "stop", "stale", "back", "gap")
+MARKED = (
+    "capacity",
+    "reconfigured",
+    "workload",
+    "reset",
+    "start",
+    "stop",
+    "stale",
+    "back",
+    "gap",
+)
 """Kinds of events that are drawn as a line in every plot."""
 
 LABELS = {
@@ -168,7 +178,9 @@ class TimeAxis:
                 # The first time the browser may not be there to copy it.
                 self.range.update(start=start, end=end)
             self.live.update(start=start, end=end)
-        shown = [event for event in snapshot.events if event.kind in MARKED][-MOST_MARKS:]
+        shown = [event for event in snapshot.events if event.kind in MARKED][
+            -MOST_MARKS:
+        ]
         key = tuple((event.t, event.kind) for event in shown)
         if key != self._seen:
             self._seen = key

@@ -46,7 +46,9 @@ class BannerView:
         True when this server runs the lab.
     """
 
-    def __init__(self, address: str, restartable: bool, on_action: Callable[[str], None]) -> None:
+    def __init__(
+        self, address: str, restartable: bool, on_action: Callable[[str], None]
+    ) -> None:
         self._address = address
         self._restartable = restartable
         self.source = Notice(sizing_mode="stretch_width")
@@ -78,7 +80,9 @@ class BannerView:
         if link.state == "starting":
             said.update(
                 kind="wait",
-                title="The lab is starting" if self._restartable else "An engine is starting",
+                title="The lab is starting"
+                if self._restartable
+                else "An engine is starting",
                 text="vLLM's scheduler is being imported and built; it takes some seconds. "
                 "The page goes live by itself.",
                 stages=stages(link.stage),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from bokeh.models import VBar
+from bokeh.models import Line, VBar
 
 from ..rollup import Buckets, Values
 from ..snapshot import COARSE, Snapshot
@@ -13,10 +13,7 @@ from ..theme import Theme
 from .axis import draw
 from .base import Band, Plot
 
-RECENT_SECONDS = 5.0
-"""The legend's numbers are means over the last so many seconds."""
-
-FILL = 0.86
+FILL = 1.0
 """Share of its time that a bar is wide."""
 
 
@@ -29,13 +26,18 @@ class BarPlot(Plot):
 
     def empty(self) -> dict[str, Any]:
         """Columns of the source without rows."""
-        return {name: np.zeros(0) for name in ("x", "rows", *self.layers())}
+        names = ("x", "rows", *self.layers(), *self.lines())
+        return {name: np.zeros(0) for name in names}
 
     def draw(self) -> None:
         """One bar glyph per band, and one over all of them to point at."""
         self.glyphs: dict[str, Any] = {}
         self._width = 1.0
         for band in self.bands:
+            if band.key in self.lines():
+                line = Line(x="x", y=band.key, line_width=1.6)
+                self.glyphs[band.key] = draw(self.figure, line, self.source, band.key)
+                continue
             floor, top = self.stacked(band.key)
             bar = VBar(
                 x="x",
@@ -59,10 +61,12 @@ class BarPlot(Plot):
         return ""
 
     def restyle(self, theme: Theme) -> None:
-        """Hatches are drawn in the card's colour, so that they look cut out."""
+        """Hatches are drawn in the card's colour, as if cut out, lines in the text's."""
         super().restyle(theme)
         for band in self.bands:
-            if band.hatch:
+            if band.key in self.lines():
+                self.glyphs[band.key].glyph.line_color = theme.text
+            elif band.hatch:
                 self.glyphs[band.key].glyph.hatch_color = theme.card
 
     def bars(self, snapshot: Snapshot) -> Buckets:
@@ -81,7 +85,8 @@ class BarPlot(Plot):
             for key, renderer in self.glyphs.items():
                 # What is pointed at has no gaps between the bars.
                 share = 1.0 if key == "pointer" else FILL
-                renderer.glyph.width = bars.width * 1000 * share
+                if isinstance(renderer.glyph, VBar):
+                    renderer.glyph.width = bars.width * 1000 * share
         return found
 
     def height_of(self, bars: Buckets, band: Band) -> Values:
@@ -91,12 +96,6 @@ class BarPlot(Plot):
     def scale(self, layers: dict[str, Values], bars: Buckets) -> dict[str, Values]:
         """Change the unit of the layers, as chosen in the head."""
         return layers
-
-    def recent(self, snapshot: Snapshot, column: str) -> float | None:
-        """Mean rate of the last seconds; None when no row came in them."""
-        fine = snapshot.tables[self.tables[0]]
-        seconds = max(RECENT_SECONDS, 4 * fine.width)
-        return fine.rate(column, snapshot.end, seconds)
 
 
 def below(text: str) -> str:

@@ -11,7 +11,6 @@ not a second and third time as the floor and the top of its layer.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -123,6 +122,8 @@ class Plot:
     """Names in the catalogue that explain it."""
     options: ClassVar[tuple[str, ...]] = ()
     height: ClassVar[int] = HEIGHT
+    ground: ClassVar[tuple[str, ...]] = ()
+    """Column the lowest layer stands on, if not on 0."""
 
     def __init__(self, axis: TimeAxis, theme: Theme) -> None:
         self.hidden: list[str] = []
@@ -206,7 +207,11 @@ class Plot:
 
     def context(self, snapshot: Snapshot) -> Any:
         """What else the drawing depends on: facts and the last events."""
-        return (snapshot.link.state, len(snapshot.events), snapshot.facts.get("kv_tier_blocks"))
+        return (
+            snapshot.link.state,
+            len(snapshot.events),
+            snapshot.facts.get("kv_tier_blocks"),
+        )
 
     def shows(self, key: str) -> bool:
         """True when a band is switched on."""
@@ -237,7 +242,11 @@ class Plot:
         shown = [columns[key] for key in self.layers() if self.shows(key)]
         drawn = [np.sum(shown, axis=0)] if shown else []
         drawn += [columns[key] for key in self.lines() if self.shows(key)]
-        tops = [float(np.nanmax(one)) for one in drawn if len(one) and not np.isnan(one).all()]
+        tops = [
+            float(np.nanmax(one))
+            for one in drawn
+            if len(one) and not np.isnan(one).all()
+        ]
         return max(tops, default=0.0)
 
     # Parts for those below
@@ -249,7 +258,7 @@ class Plot:
 
     def _restack(self) -> None:
         """Stack the layers that are shown; hidden ones are not drawn."""
-        below: list[str] = []
+        below: list[str] = list(self.ground)
         for renderer in self.figure.renderers:
             key = renderer.name
             if key in self.stacks:
@@ -277,6 +286,8 @@ class Plot:
             min_border_bottom=26,
             output_backend="canvas",
             name=f"auxconn-figure-{self.key}",
+            # A plot that was clicked is not framed as if it were a text field.
+            stylesheets=["* { --outline-width: 0px; }"],
         )
         axis.join(found)
         found.xgrid.visible = False
@@ -287,7 +298,9 @@ class Plot:
         """Number the axis in SI prefixes, or in binary units of bytes."""
         found.yaxis.formatter = CustomJSTickFormatter(code=_BYTES if size else _SI)
         found.yaxis.ticker = (
-            AdaptiveTicker(base=2, mantissas=[1], num_minor_ticks=0, desired_num_ticks=3)
+            AdaptiveTicker(
+                base=2, mantissas=[1], num_minor_ticks=0, desired_num_ticks=3
+            )
             if size
             else AdaptiveTicker(mantissas=[1, 2, 5], desired_num_ticks=4)
         )
@@ -347,7 +360,9 @@ def nice(value: float) -> float:
         return 1.0
     power = 10.0 ** np.floor(np.log10(value))
     steps = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
-    return float(next(step * power for step in steps if step * power >= value * (1 - 1e-9)))
+    return float(
+        next(step * power for step in steps if step * power >= value * (1 - 1e-9))
+    )
 
 
 def explanation(names: tuple[str, ...]) -> list[list[str]]:
@@ -370,8 +385,12 @@ def held(values: Values, snapshot: Snapshot, start: Values) -> Values:
 
     Not across an engine's absence, and not beyond now: there it is not known.
     """
-    filled = np.maximum.accumulate(np.where(np.isnan(values), -1, np.arange(len(values))))
-    away = [event.t for event in snapshot.events if event.kind in ("stop", "stale", "start")]
+    filled = np.maximum.accumulate(
+        np.where(np.isnan(values), -1, np.arange(len(values)))
+    )
+    away = [
+        event.t for event in snapshot.events if event.kind in ("stop", "stale", "start")
+    ]
     for t in away:
         first = int(np.searchsorted(start, t, side="right"))
         lost = filled[first:] < first
@@ -384,10 +403,9 @@ def held(values: Values, snapshot: Snapshot, start: Values) -> Values:
 
 def _swatch(band: Band) -> str:
     if band.look in ("dash", "line"):
-        color = "currentColor" if band.look == "dash" else band.color
         return (
             "<span style='display:inline-block;width:11px;"
-            f"border-top:2px {'dashed' if band.look == 'dash' else 'solid'} {color};"
+            f"border-top:2px {'dashed' if band.look == 'dash' else 'solid'} currentColor;"
             "vertical-align:middle'></span>"
         )
     fade = ";opacity:.45" if band.look == "pale" else ""

@@ -52,7 +52,7 @@ class CostPlot(BarPlot):
 
     def values(self, snapshot: Snapshot) -> dict[str, str]:
         """Means over the window, for the methods that take the most and the probe."""
-        table = snapshot.tables["steps"]
+        table = snapshot.visible("steps")
         steps = float(table.rows.sum())
         return {
             band.key: words.short(float(table.sums[band.key].sum()) / steps / 1000)

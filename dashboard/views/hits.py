@@ -23,7 +23,7 @@ class HitsPlot(BarPlot):
     """Tokens looked up, by where they were found."""
 
     key: ClassVar[str] = "hits"
-    title: ClassVar[str] = "Where looked-up tokens come from"
+    title: ClassVar[str] = "Looked-up tokens by source"
     unit: ClassVar[str] = ""
     tables: ClassVar[tuple[str, ...]] = ("lookups",)
     metrics: ClassVar[tuple[str, ...]] = (
@@ -68,7 +68,12 @@ class HitsPlot(BarPlot):
             "R3 rows are retained, but the KV has left the GPU and nobody offered it: "
             "computed again.",
         ),
-        Band("computed", "computed", theme.COMPUTED, "Neither rows nor KV: a miss."),
+        Band(
+            "computed",
+            "miss",
+            theme.COMPUTED,
+            "Neither rows nor KV were there: computed.",
+        ),
     )
 
     def more(self) -> str:
@@ -92,11 +97,10 @@ class HitsPlot(BarPlot):
 
     def values(self, snapshot: Snapshot) -> dict[str, str]:
         """Share of each band over the window."""
-        table = snapshot.tables["lookups"]
-        asked = table.total("query_tokens")
+        asked = snapshot.total("lookups", "query_tokens")
         found = {}
         for band in self.bands:
-            total = table.total(band.key)
+            total = snapshot.total("lookups", band.key)
             # A band that never happened need not take room with a number.
             found[band.key] = "" if not total and asked else words.share(total, asked)
         return found

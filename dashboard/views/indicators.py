@@ -10,11 +10,13 @@ import panel as pn
 from auxconn.catalogue import explain
 
 from .. import theme, words
-from ..rollup import Buckets, Values
+from ..rollup import ROWS, Buckets, Values
 from ..snapshot import COARSE, Snapshot
 from ..theme import asset
-from .bars import RECENT_SECONDS
 from .component import Component, script
+
+PEAK_SECONDS = 2.0
+"""What lasts only a few steps is shown by its highest reading of so long."""
 
 POINTS = 60
 """Points of a sparkline."""
@@ -42,7 +44,10 @@ class IndicatorsView:
         self.source = Cards(sizing_mode="stretch_width")
         self.source.show(cards=_unknown())
         self.root = pn.Column(
-            self.source, css_classes=["ac-indicators"], sizing_mode="stretch_width", margin=0
+            self.source,
+            css_classes=["ac-indicators"],
+            sizing_mode="stretch_width",
+            margin=0,
         )
         self._seen: Any = None
 
@@ -60,31 +65,23 @@ class IndicatorsView:
 
 def cards(snapshot: Snapshot) -> list[dict[str, Any]]:
     """The cards of one snapshot, plain data."""
-    steps = snapshot.tables["steps"]
     seconds = snapshot.end - snapshot.start
     over = words.span(round(seconds)) if seconds >= 1 else words.duration(seconds)
-    recent = max(RECENT_SECONDS, 4 * steps.width)
-
-    def rate(table: str, column: str) -> float | None:
-        """Mean of the last seconds; 0 only when the engine took steps without any."""
-        found = snapshot.tables[table].rate(column, snapshot.end, recent)
-        if found is None and steps.rate("scheduled_tokens", snapshot.end, recent) is not None:
-            return 0.0 if table in ("blocks", "lookups") else None
-        return found
-
+    if snapshot.window.pinned is None:
+        over = f"the last {over}"
     return [
         _hits(snapshot, over),
-        _released(snapshot, rate("blocks", "released"), over, recent),
+        _released(snapshot, over),
         _loading(snapshot),
-        _rows(snapshot, rate("rows", "rows"), rate("rows", "bytes"), over, recent),
+        _rows(snapshot, over),
         _retained(snapshot),
         _store(snapshot),
-        _engine(snapshot, recent),
+        _engine(snapshot),
     ]
 
 
 def _hits(snapshot: Snapshot, over: str) -> dict[str, Any]:
-    table = snapshot.tables["lookups"]
+    table = snapshot.visible("lookups")
     hit, asked = table.total("hit_tokens"), table.total("query_tokens")
     bars = table.coarse(COARSE)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -99,8 +96,10 @@ def _hits(snapshot: Snapshot, over: str) -> dict[str, Any]:
         "label": "Hit tokens",
         "value": value,
         "unit": unit,
-        "sub": f"{words.short(hit)} of {words.short(asked)}" if asked else "no look-ups",
-        "tip": f"{words.whole(hit)} of {words.whole(asked)} looked-up tokens, last {over}\n"
+        "sub": f"{words.short(hit)} of {words.short(asked)}"
+        if asked
+        else "no look-ups",
+        "tip": f"{words.whole(hit)} of {words.whole(asked)} looked-up tokens in {over}\n"
         + explain("hit_ratio"),
         "color": theme.LOCAL,
         "spark": _spark(ratio),
@@ -109,10 +108,9 @@ def _hits(snapshot: Snapshot, over: str) -> dict[str, Any]:
     }
 
 
-def _released(
-    snapshot: Snapshot, rate: float | None, over: str, recent: float
-) -> dict[str, Any]:
-    table = snapshot.tables["blocks"]
+def _released(snapshot: Snapshot, over: str) -> dict[str, Any]:
+    rate = snapshot.rate("blocks", "released")
+    table = snapshot.visible("blocks")
     known = snapshot.level("steps", "retained") is not None
     total = table.total("released") or (0 if known else None)
     ever = snapshot.totals.get("released", 0) if known else None
@@ -124,8 +122,8 @@ def _released(
         "value": words.short(rate),
         "unit": "blocks/s",
         "sub": f"{words.whole(ever)} in all",
-        "tip": f"Mean of the last {words.duration(recent)}; {words.whole(total)} blocks in the "
-        f"last {over}, {words.whole(ever)} since the page began to read\n"
+        "tip": f"Mean of {words.duration(snapshot.recent)}; {words.whole(total)} blocks in "
+        f"{over}, {words.whole(ever)} since the page began to read\n"
         + explain("released_rate"),
         "color": theme.RELEASED,
         "spark": _spark(values),
@@ -135,9 +133,10 @@ def _released(
 
 
 def _loading(snapshot: Snapshot) -> dict[str, Any]:
-    blocks = snapshot.level("steps", "loading_blocks")
-    requests = snapshot.level("steps", "loading_requests")
-    high = snapshot.tables["steps"].coarse(COARSE).high["loading_blocks"]
+    blocks, requests = (
+        peak(snapshot, name) for name in ("loading_blocks", "loading_requests")
+    )
+    high = snapshot.visible("steps").coarse(COARSE).high["loading_blocks"]
     return {
         "key": "loading",
         "label": "Loading",
@@ -146,7 +145,8 @@ def _loading(snapshot: Snapshot) -> dict[str, Any]:
         "sub": f"{words.plural(requests, 'request')} waiting"
         if requests is not None
         else "no steps",
-        "tip": explain("loading_blocks"),
+        "tip": f"Highest of {words.duration(PEAK_SECONDS)}: a load lasts a few steps\n"
+        + explain("loading_blocks"),
         "color": theme.LOADING,
         "spark": _spark(high),
         "top": 0,
@@ -154,10 +154,21 @@ def _loading(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _rows(
-    snapshot: Snapshot, rows: float | None, size: float | None, over: str, recent: float
-) -> dict[str, Any]:
-    table = snapshot.tables["rows"]
+def peak(snapshot: Snapshot, name: str) -> float | None:
+    """Highest reading of a level of `steps` in the last moments."""
+    steps = snapshot.visible("steps")
+    first = int(
+        np.searchsorted(steps.start, snapshot.end - max(PEAK_SECONDS, steps.width))
+    )
+    high = steps.high[name][first:]
+    if not len(high) or np.isnan(high).all():
+        return snapshot.level("steps", name)
+    return float(np.nanmax(high))
+
+
+def _rows(snapshot: Snapshot, over: str) -> dict[str, Any]:
+    rows, size = (snapshot.rate("rows", name) for name in ("rows", "bytes"))
+    table = snapshot.visible("rows")
     bars = table.coarse(COARSE)
     values = np.where(bars.rows > 0, bars.sums["rows"] / bars.width, np.nan)
     value, prefix = _split(words.short(rows))
@@ -167,9 +178,9 @@ def _rows(
         "value": value,
         "unit": f"{prefix} rows/s".strip(),
         "sub": f"{words.size(size)}/s" if size is not None else "no worker steps",
-        "tip": f"Mean of the last {words.duration(recent)}; "
-        f"{words.whole(table.total('rows'))} rows, {words.size(table.total('bytes'))} in the "
-        f"last {over}\n" + explain("rows_rate"),
+        "tip": f"Mean of {words.duration(snapshot.recent)}; "
+        f"{words.whole(table.total('rows'))} rows, {words.size(table.total('bytes'))} in "
+        f"{over}\n" + explain("rows_rate"),
         "color": _NEUTRAL,
         "spark": _spark(values),
         "top": 0,
@@ -181,7 +192,7 @@ def _retained(snapshot: Snapshot) -> dict[str, Any]:
     retained = snapshot.level("steps", "retained")
     capacity = snapshot.level("steps", "capacity")
     on_gpu = snapshot.level("steps", "retained_on_gpu")
-    last = snapshot.tables["steps"].coarse(COARSE).last["retained"]
+    last = snapshot.visible("steps").coarse(COARSE).last["retained"]
     return {
         "key": "retained",
         "label": "Retained / capacity",
@@ -215,16 +226,19 @@ def _store(snapshot: Snapshot) -> dict[str, Any]:
     used = snapshot.level("store", "slots_used")
     total = snapshot.level("store", "slots_total")
     arena = snapshot.level("store", "arena_bytes")
-    last = snapshot.tables["store"].coarse(COARSE).last["slots_used"]
-    value, unit = _split(words.share(used, total))
+    last = snapshot.visible("store").coarse(COARSE).last["slots_used"]
     size = None if used is None or not total or arena is None else arena * used / total
     error = snapshot.latest.get("store", {}).get("error", "")
-    sub = "no store" if total is None else f"{words.short(used)} / {words.short(total)} slots"
+    sub = (
+        "no store"
+        if total is None
+        else f"{words.share(used, total)} of {words.size(arena)}"
+    )
     return {
         "key": "store",
-        "label": "R3 store",
-        "value": value,
-        "unit": unit + (f" of {words.size(arena)}" if arena is not None else ""),
+        "label": "R3 store, slots",
+        "value": words.short(used),
+        "unit": f"/ {words.short(total)}",
         "sub": words.plain(error, 80) or sub,
         "tip": f"{words.whole(used)} of {words.whole(total)} slots, {words.size(size)} of "
         f"{words.size(arena)}\n" + explain("store_used"),
@@ -235,21 +249,21 @@ def _store(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _engine(snapshot: Snapshot, recent: float) -> dict[str, Any]:
-    steps = snapshot.tables["steps"]
-    first = int(np.searchsorted(steps.start, snapshot.end - recent))
-    count = float(steps.rows[first:].sum())
-    rate = None
-    if steps.rows.any() and first < len(steps):
-        rate = count / max(snapshot.end - float(steps.start[first]), steps.width)
+def _engine(snapshot: Snapshot) -> dict[str, Any]:
+    steps = snapshot.visible("steps")
+    rate = snapshot.rate("steps", ROWS)
+    if rate is None and steps.rows.any():
+        rate = 0.0
     bars = steps.coarse(COARSE)
-    running, waiting = (snapshot.level("steps", name) for name in ("running", "waiting"))
+    running, waiting = (
+        snapshot.level("steps", name) for name in ("running", "waiting")
+    )
     return {
         "key": "engine",
         "label": "Steps",
         "value": words.short(rate),
         "unit": "steps/s",
-        "sub": f"{words.whole(running)} running, {words.whole(waiting)} waiting"
+        "sub": f"{words.whole(running)} run, {words.whole(waiting)} wait"
         if running is not None
         else "no steps",
         "tip": explain("steps_rate"),
@@ -262,7 +276,7 @@ def _engine(snapshot: Snapshot, recent: float) -> dict[str, Any]:
 
 def _alive(snapshot: Snapshot) -> Values:
     """True for the bars since the engine's first step in the window."""
-    steps: Buckets = snapshot.tables["steps"].coarse(COARSE)
+    steps: Buckets = snapshot.visible("steps").coarse(COARSE)
     begun = np.maximum.accumulate(steps.rows > 0)
     found: Values = begun & (steps.start <= snapshot.end)
     return found
@@ -276,7 +290,9 @@ def _spark(values: Values) -> list[float | None]:
         known = ~np.isnan(values)
         count = known.sum(axis=1)
         values = np.where(
-            count > 0, np.where(known, values, 0).sum(axis=1) / np.maximum(count, 1), np.nan
+            count > 0,
+            np.where(known, values, 0).sum(axis=1) / np.maximum(count, 1),
+            np.nan,
         )
     return [
         None if np.isnan(value) else float(f"{value:.4g}") for value in values.tolist()
@@ -297,7 +313,7 @@ def _unknown() -> list[dict[str, Any]]:
         ("loading", "Loading"),
         ("rows", "R3 rows"),
         ("retained", "Retained / capacity"),
-        ("store", "R3 store"),
+        ("store", "R3 store, slots"),
         ("engine", "Steps"),
     )
     return [

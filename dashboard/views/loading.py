@@ -9,6 +9,7 @@ from ..rollup import Values
 from ..snapshot import Snapshot
 from .areas import AreaPlot
 from .base import Band
+from .indicators import peak
 
 
 class LoadingPlot(AreaPlot):
@@ -34,10 +35,8 @@ class LoadingPlot(AreaPlot):
         return snapshot.tables["steps"].high[key]
 
     def values(self, snapshot: Snapshot) -> dict[str, str]:
-        """Newest readings."""
-        return {
-            band.key: words.whole(snapshot.level("steps", band.key)) for band in self.bands
-        }
+        """Highest of the last moments."""
+        return {band.key: words.whole(peak(snapshot, band.key)) for band in self.bands}
 
     def note(self, snapshot: Snapshot) -> str:
         """What would fill it."""

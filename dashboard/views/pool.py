@@ -32,7 +32,8 @@ class PoolPlot(AreaPlot):
     def values(self, snapshot: Snapshot) -> dict[str, str]:
         """Newest readings."""
         return {
-            band.key: words.whole(snapshot.level("steps", band.key)) for band in self.bands
+            band.key: words.whole(snapshot.level("steps", band.key))
+            for band in self.bands
         }
 
     def note(self, snapshot: Snapshot) -> str:

@@ -62,13 +62,13 @@ class ReasonsView:
             return False
         self._seen = moved
         empty = ""
-        if not snapshot.tables["lookups"].rows.any():
+        if not snapshot.visible("lookups").rows.any():
             empty = _EMPTY
         return self.source.show(rows=_rows(snapshot), empty=empty)
 
 
 def _rows(snapshot: Snapshot | None) -> list[dict[str, Any]]:
-    table = None if snapshot is None else snapshot.tables["lookups"]
+    table = None if snapshot is None else snapshot.visible("lookups")
 
     def total(name: str) -> float | None:
         return None if table is None else table.total(name)

@@ -37,7 +37,13 @@ class RetainedPlot(AreaPlot):
             theme.RETAINED,
             "Retained, and the KV has left the GPU: released when room is needed.",
         ),
-        Band("capacity", "capacity", "", "What the connector keeps before it releases.", "dash"),
+        Band(
+            "capacity",
+            "capacity",
+            "",
+            "What the connector keeps before it releases.",
+            "dash",
+        ),
     )
 
     def whisker(self) -> str | None:
@@ -80,25 +86,26 @@ class ReleasedPlot(BarPlot):
         Band(
             "wanted_again",
             "wanted again",
-            theme.RELEASED,
+            "var(--ac-text)",
             "Looked up after they were released: the price of too small a capacity.",
-            "hatch",
+            "line",
         ),
     )
 
     def values(self, snapshot: Snapshot) -> dict[str, str]:
         """Counts over the window."""
-        table = snapshot.tables["blocks"]
         known = snapshot.level("steps", "retained") is not None
         return {
-            band.key: words.whole(table.total(band.key) or (0 if known else None))
+            band.key: words.whole(
+                snapshot.total("blocks", band.key) or (0 if known else None)
+            )
             for band in self.bands
         }
 
     def note(self, snapshot: Snapshot) -> str:
         """What would fill it."""
-        table = snapshot.tables["blocks"]
-        if (table.total("released") or 0) + (table.total("wanted_again") or 0) > 0:
+        counts = (snapshot.total("blocks", band.key) for band in self.bands)
+        if any(counts):
             return ""
         if snapshot.level("steps", "retained") is None:
             return "Nothing retained yet, so nothing to release."

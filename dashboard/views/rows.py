@@ -21,7 +21,12 @@ class RowsPlot(BarPlot):
     metrics: ClassVar[tuple[str, ...]] = ("rows_step", "rows_store", "rows_tail")
     options: ClassVar[tuple[str, ...]] = (ROWS, BYTES)
     bands: ClassVar[tuple[Band, ...]] = (
-        Band("step", "this step", theme.COMPUTED, "Computed and captured by this very step."),
+        Band(
+            "step",
+            "this step",
+            theme.COMPUTED,
+            "Computed and captured by this very step.",
+        ),
         Band(
             "tail",
             "tail",
@@ -56,7 +61,7 @@ class RowsPlot(BarPlot):
         shown = words.size if self.option == BYTES else words.short
         found = {}
         for band in self.bands:
-            rate = self.recent(snapshot, self.column(band))
+            rate = snapshot.rate("rows", self.column(band))
             found[band.key] = words.DASH if rate is None else f"{shown(rate)}/s"
         return found
 

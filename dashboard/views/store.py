@@ -49,7 +49,8 @@ class StorePlot(AreaPlot):
     def values(self, snapshot: Snapshot) -> dict[str, str]:
         """Newest readings."""
         return {
-            band.key: words.short(snapshot.level("store", band.key)) for band in self.bands
+            band.key: words.short(snapshot.level("store", band.key))
+            for band in self.bands
         }
 
     def note(self, snapshot: Snapshot) -> str:
