@@ -42,16 +42,19 @@ SETTINGS = {
     },
 }
 
-LAST_POINTS = """() => {
-  // Newest instant of every plot that Bokeh draws in the page.
-  const newest = [];
-  for (const document of window.Bokeh?.documents ?? [])
-    for (const model of document._all_models.values())
-      if (model.type === "ColumnDataSource") {
-        const t = model.data.t;
-        if (t && t.length) newest.push(t[t.length - 1]);
+NEWEST = """() => {
+  // The newest point of the plot of retained blocks, as the page has it.
+  const names = ["x", "retained_on_gpu", "retained_off_gpu", "capacity"];
+  for (const drawn of window.Bokeh?.documents ?? [])
+    for (const model of drawn._all_models.values())
+      if (model.name === "auxconn-retained") {
+        const columns = names.map((name) => Array.from(model.data[name]));
+        const last = columns[0].findLastIndex(
+          (_, i) => columns.every((column) => Number.isFinite(column[i])));
+        if (last >= 0)
+          return Object.fromEntries(names.map((name, i) => [name, columns[i][last]]));
       }
-  return newest;
+  return null;
 }"""
 
 
@@ -122,6 +125,7 @@ def page(request, tmp_path):
         page = browser.new_page(viewport={"width": 1600, "height": 1100})
         told: list[str] = []
         page.on("console", lambda message: told.append(message.text))
+        page.on("requestfailed", lambda request: told.append(f"failed: {request.url}"))
         page.on("pageerror", lambda error: told.append(f"error: {error}"))
         yield page
         pictures = Path(os.environ.get("AUXCONN_PICTURES", tmp_path))
@@ -156,12 +160,11 @@ def test_the_live_view_moves_below_its_cell(jupyterlab, page):
     error = page.locator(".jp-OutputArea-output[data-mime-type*=error]")
     live.locator("canvas").or_(error).first.wait_for(timeout=90_000)
     assert not error.count(), error.first.inner_text()[-2000:]
-    page.wait_for_function(f"({LAST_POINTS})().length > 0", timeout=30_000)
-    first = page.evaluate(LAST_POINTS)
+
+    page.wait_for_function(f"({NEWEST})() !== null", timeout=30_000)
+    first = page.evaluate(NEWEST)
     page.wait_for_function(
-        f"(before) => Math.max(...({LAST_POINTS})()) > before",
-        arg=max(first),
-        timeout=30_000,
+        f"(before) => ({NEWEST})().x > before", arg=first["x"], timeout=30_000
     )
 
     change = page.locator(".jp-CodeCell", has_text="lab.set_capacity(160)")
@@ -169,6 +172,9 @@ def test_the_live_view_moves_below_its_cell(jupyterlab, page):
     table.wait_for(timeout=30_000)
     assert table.locator("tbody tr").last.locator("td").last.inner_text() == "160"
     assert not error.count(), error.first.inner_text()[-2000:]
-    live.scroll_into_view_if_needed()
-    live.locator("canvas").first.scroll_into_view_if_needed()
+
+    page.wait_for_function(f"({NEWEST})().capacity === 160", timeout=30_000)
+    after = page.evaluate(NEWEST)
+    assert after["retained_off_gpu"] <= 160
+    live.locator(".jp-Cell-inputWrapper").scroll_into_view_if_needed()
     page.wait_for_timeout(1000)
