@@ -1,0 +1,1 @@
+"""Benchmarks, and what they share with the tests of the page."""
