@@ -9,11 +9,23 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from auxconn.frames import FrameStore
-from auxconn.records import Blocks, Events, Lookups, Rows, Steps, Store
+from auxconn.records import (
+    BlockEvent,
+    Blocks,
+    EventKind,
+    Events,
+    Lookups,
+    Refusal,
+    Rows,
+    RunEnd,
+    Steps,
+    Store,
+)
 
 BLOCK = 16
 ROW_BYTES = 384
@@ -55,7 +67,7 @@ class Feed:
 
     def run(self, steps: int) -> None:
         """Append `steps` steps and what belongs to them."""
-        tables: dict[str, list] = {
+        tables: dict[str, list[Any]] = {
             name: [] for name in ("steps", "lookups", "blocks", "rows", "store")
         }
         for _ in range(steps):
@@ -66,7 +78,7 @@ class Feed:
         for table, records in tables.items():
             self.store.append(table, records, self.engine)
 
-    def event(self, kind: str, text: str) -> None:
+    def event(self, kind: EventKind, text: str) -> None:
         """Append an event at the present step."""
         self.store.append(
             "events", [Events(self.t, self.step, kind, text)], self.engine
@@ -94,7 +106,8 @@ class Feed:
         )  # fmt: skip
         if draw.random() < 0.5:
             yield "lookups", self._lookup()
-        for event, count in (("retained", fresh), ("released", released)):
+        counts: dict[BlockEvent, int] = {"retained": fresh, "released": released}
+        for event, count in counts.items():
             if count:
                 yield "blocks", block_events(self.t, self.step, event, count, draw)
         step_rows = tokens
@@ -123,10 +136,18 @@ class Feed:
         local = draw.randrange(0, blocks + 1) * BLOCK
         left = (query - local) // BLOCK
         offered = draw.randrange(0, left + 1) * BLOCK if self.kv_tier else 0
-        refusal = draw.choice(("", "", "not_retained", "unaligned")) if offered else ""
+        refusals: tuple[Refusal, ...] = ("", "", "not_retained", "unaligned")
+        refusal: Refusal = draw.choice(refusals) if offered else ""
         accepted = 0 if refusal else offered
         refused = offered - accepted
-        ends = ("whole", "never_seen", "never_seen", "evicted", "short", "last_token")
+        ends: tuple[RunEnd, ...] = (
+            "whole",
+            "never_seen",
+            "never_seen",
+            "evicted",
+            "short",
+            "last_token",
+        )
         return Lookups(
             self.t, self.step, f"req-{self.step}", query, query, False, BLOCK,
             min(local + accepted, query), local, offered, accepted, refused, refusal,
@@ -135,7 +156,12 @@ class Feed:
 
 
 def block_events(
-    t: float, step: int, event: str, count: int, draw: random.Random, request: str = "r"
+    t: float,
+    step: int,
+    event: BlockEvent,
+    count: int,
+    draw: random.Random,
+    request: str = "r",
 ) -> Blocks:
     """One record of `count` events."""
     age = np.full(count, 2.5, np.float32)
@@ -144,4 +170,4 @@ def block_events(
     return Blocks(
         t, step, event, request, hashes.tobytes(), age.tobytes(), age.tobytes(),
         uses.tobytes(),
-    )  # type: ignore[arg-type]  # fmt: skip
+    )  # fmt: skip
