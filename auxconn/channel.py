@@ -285,6 +285,9 @@ class Channel:
             return None
         try:
             for table, records in taken.items():
+                if set(map(type, records)) != {TABLES[table]}:
+                    # It would be encoded, and then cost the collector the whole batch.
+                    raise TypeError(f"what is no record was emitted to {table}")
                 taken[table] = self._buffers[table].clipped(records)
             message = self._encode(Batch(self._seq + 1, dropped, **taken))
         except Exception as problem:  # noqa: BLE001 - one bad record must not stop the rest

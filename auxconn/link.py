@@ -207,7 +207,7 @@ class Link:
             self._engine.turn()
             self._watch(monitor)
             self._listen(dealer)
-            self._speak(dealer)
+            self._speak(dealer, monitor)
             over = closing and self._is_over()
         if self._open:
             with contextlib.suppress(zmq.Again):
@@ -273,7 +273,7 @@ class Link:
             lately = now - self._greeted_at < ASKED_SECONDS
             self._greet_at = now + ASKED_SECONDS if lately else now
 
-    def _speak(self, dealer: zmq.Socket[bytes]) -> None:
+    def _speak(self, dealer: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
         """Send what there is until the socket takes no more."""
         self._blocked = self._drained = False
         if not self._connected:
@@ -281,7 +281,7 @@ class Link:
         try:
             self._greet(dealer)
             if self._open:
-                self._send_messages(dealer)
+                self._send_messages(dealer, monitor)
         except zmq.Again:
             self._blocked = True
 
@@ -302,13 +302,19 @@ class Link:
         self._unanswered += 1
         self._greeted_at = self._last_sent = now
 
-    def _send_messages(self, dealer: zmq.Socket[bytes]) -> None:
+    def _send_messages(
+        self, dealer: zmq.Socket[bytes], monitor: zmq.Socket[bytes]
+    ) -> None:
         for _ in range(MESSAGES_A_TURN):
             if self._hand is None:
                 self._hand = self._engine.next_message()
             if self._hand is None:
                 self._drained = True
                 break
+            # On a new connection the greeting goes first, and encoding took its time.
+            self._watch(monitor)
+            if not self._open:
+                return
             dealer.send(self._hand, zmq.NOBLOCK)
             self._hand = None
             self._last_sent = time.monotonic()
