@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from auxconn.errors import ContractError
 
@@ -180,8 +181,7 @@ class ChainTable:
 
     def at(self, position: int) -> tuple[Chain, int]:
         """The chain of a position, and the block's place in it."""
-        chain = self._chains[position >> DEPTH_BITS]
-        assert chain is not None
+        chain: Any = self._chains[position >> DEPTH_BITS]
         return chain, (position & MASK) - chain.base
 
     def key(self, chain: Chain, at: int) -> bytes:

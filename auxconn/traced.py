@@ -198,8 +198,7 @@ class TracedBlocks:
         while excess and loose:
             entry = loose[0]
             chain, first = table.at(_position(entry))
-            run = LOOSE.match(chain.flags, first)
-            assert run is not None
+            run: Any = LOOSE.match(chain.flags, first)
             end = run.end()
             heappop(loose)
             if not chain.has_stamp(first, end, entry >> 2 * DEPTH_BITS):
