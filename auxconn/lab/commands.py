@@ -56,7 +56,7 @@ def _reconfigure(lab: Lab, args: dict[str, Any]) -> str:
 
 def _workload(lab: Lab, args: dict[str, Any]) -> str:
     spec = WorkloadSpec.from_dict(args)
-    lab.set_workload(spec.build())
+    lab.set_workload(spec)
     return f"workload {spec.describe()}"
 
 

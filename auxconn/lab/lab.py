@@ -28,6 +28,7 @@ from auxconn.lab.feeder import Feeder
 from auxconn.lab.pacer import Pacer
 from auxconn.lab.requests import LabRequest
 from auxconn.lab.source import LabSource, config_facts
+from auxconn.lab.workload_specs import WorkloadSpec
 from auxconn.lab.workloads import Workload, grpo
 from auxconn.sink import Sink
 from auxconn.wire import Fact
@@ -64,7 +65,8 @@ class Lab:
     config
         Settings of the engine.
     workload
-        Any iterable of `LabRequest`; endless `grpo` when None.
+        Any iterable of `LabRequest`, or a workload's specification; endless `grpo` when
+        None.
     concurrency
         Requests kept in the engine at once, in place of the workload's own word.
     frames
@@ -89,7 +91,7 @@ class Lab:
     def __init__(
         self,
         config: LabConfig | None = None,
-        workload: Iterable[LabRequest] | None = None,
+        workload: Iterable[LabRequest] | WorkloadSpec | None = None,
         *,
         concurrency: int | None = None,
         frames: FrameStore | None = None,
@@ -100,7 +102,9 @@ class Lab:
         progress: Callable[[str], None] = lambda stage: None,
     ) -> None:
         self.config = LabConfig() if config is None else config
-        self.workload: Iterable[LabRequest] = grpo() if workload is None else workload
+        self.workload: Iterable[LabRequest] = _stream(
+            grpo() if workload is None else workload
+        )
         self.name = name
         self.pacer = Pacer(steps_per_s)
         if paused:
@@ -455,7 +459,9 @@ class Lab:
             return self.config
 
     def set_workload(
-        self, workload: Iterable[LabRequest], concurrency: int | None = None
+        self,
+        workload: Iterable[LabRequest] | WorkloadSpec,
+        concurrency: int | None = None,
     ) -> None:
         """Feed another workload from the next step on; what runs is run to its end.
 
@@ -466,10 +472,11 @@ class Lab:
         """
         with self._lock:
             self._check_open()
-            _check_fit(self.config, workload)
-            self.workload, self._concurrency = workload, concurrency
+            stream = _stream(workload)
+            _check_fit(self.config, stream)
+            self.workload, self._concurrency = stream, concurrency
             self._feeder = self._feed()
-            self._source.event("workload", repr(workload))
+            self._source.event("workload", repr(stream))
             self.announce()
 
     def reset_prefix_cache(self, *, kv_tier: bool = False) -> None:
@@ -577,6 +584,10 @@ class Lab:
             },
             commands.NAMES,
         )
+
+
+def _stream(workload: Iterable[LabRequest] | WorkloadSpec) -> Iterable[LabRequest]:
+    return workload.build() if isinstance(workload, WorkloadSpec) else workload
 
 
 def _check_fit(config: LabConfig, workload: Iterable[LabRequest]) -> None:

@@ -15,12 +15,15 @@ import threading
 from collections import deque
 from dataclasses import replace
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, TYPE_CHECKING, Self
 
 from auxconn.lab import environment
 from auxconn.lab.config import LabConfig
 from auxconn.lab.job import Job
 from auxconn.lab.workload_specs import WorkloadSpec
+
+if TYPE_CHECKING:
+    from auxconn.lab.workloads import Workload
 
 TAIL_LINES = 200
 """Lines of the child's output that are kept for error reports."""
@@ -54,14 +57,15 @@ class LabProcess:
     def __init__(
         self,
         config: LabConfig,
-        workload_spec: WorkloadSpec,
+        workload_spec: WorkloadSpec | Workload,
         address: str,
         engine: str = "lab",
         *,
         steps_per_s: float | None = 50.0,
         paused: bool = False,
     ) -> None:
-        self._job = Job(config, workload_spec, address, engine, steps_per_s, paused)
+        spec = _spec(workload_spec)
+        self._job = Job(config, spec, address, engine, steps_per_s, paused)
         _check(self._job)
         self._process: subprocess.Popen[str] | None = None
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -156,7 +160,7 @@ class LabProcess:
     def restart(
         self,
         config: LabConfig | None = None,
-        workload_spec: WorkloadSpec | None = None,
+        workload_spec: WorkloadSpec | Workload | None = None,
         *,
         steps_per_s: float | None = None,
     ) -> Self:
@@ -171,7 +175,7 @@ class LabProcess:
         if config is not None:
             job = replace(job, config=config)
         if workload_spec is not None:
-            job = replace(job, workload=workload_spec)
+            job = replace(job, workload=_spec(workload_spec))
         if steps_per_s is not None:
             job = replace(job, steps_per_s=steps_per_s)
         _check(job)
@@ -205,6 +209,10 @@ class LabProcess:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def _spec(workload: WorkloadSpec | Workload) -> WorkloadSpec:
+    return workload if isinstance(workload, WorkloadSpec) else workload.spec
 
 
 def _check(job: Job) -> None:

@@ -455,3 +455,23 @@ def test_every_workload_runs(name: str) -> None:
     with Lab(CONFIG.replace(num_blocks=400), workload) as lab:
         lab.run()
         assert sorted(lab.frames.requests()["request"]) == sorted(ids)
+
+
+def test_in_the_demo_every_figure_moves_within_ten_seconds() -> None:
+    from auxconn.lab import demo
+
+    with Lab(demo.CONFIG, demo.WORKLOAD) as lab:
+        # What vLLM's import leaves of ten seconds is not much; the half is meant here.
+        lab.run(steps=int(demo.STEPS_PER_S * 6))
+        frames = lab.frames
+        steps, lookups, rows = frames.steps(), frames.lookups(), frames.rows()
+    assert lookups["local_hit"].sum() > 0
+    assert lookups["external_accepted"].sum() > 0
+    refused = set(lookups.loc[lookups["external_refused"] > 0, "refusal"])
+    assert refused >= {"not_retained", "last_token"}
+    assert steps["hashes_released"].sum() > 100
+    assert (steps["loading_requests"] > 0).mean() > 0.02
+    assert steps["retained"].max() == demo.CONFIG.capacity
+    assert steps["retained_on_gpu"].iloc[-1] < steps["retained"].iloc[-1]
+    assert rows[["step_rows", "store_rows", "tail_rows"]].sum().min() > 0
+    assert len(lookups["run_end_reason"].unique()) >= 4
