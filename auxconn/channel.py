@@ -27,6 +27,7 @@ import msgspec
 
 from auxconn.address import check_connect, check_engine
 from auxconn.buffers import INBOX_RECORDS, Buffer
+from auxconn.encoding import encoder
 from auxconn.link import Link
 from auxconn.records import SCHEMA_VERSION, TABLES
 from auxconn.texts import TEXT_LIMIT, clip
@@ -112,7 +113,7 @@ class Channel:
         self._inert = False
         self._seq = 0
         self._last_records = 0
-        self._encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
+        self._encode = encoder().encode
         self._link = Link(address, _Side(self), f"auxconn-{engine}-{rank}-{role}")
         _channels.add(self)
         self._link.start()
@@ -404,11 +405,3 @@ def _fact(value: Any) -> Fact:
     if item is not None and not isinstance(value, str):
         return _fact(item())
     return clip(str(value), TEXT_LIMIT)
-
-
-def _plain(value: Any) -> Any:
-    """Encode what numpy and torch call a number, should a probe have passed one on."""
-    item = getattr(value, "item", None)
-    if item is None:
-        raise TypeError(f"{type(value).__name__} cannot be sent")
-    return item()

@@ -22,11 +22,11 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
-import msgspec
 import zmq
 
 from auxconn.address import check_bind, is_ipv6
 from auxconn.commands import CommandError, Commands, Waiting, failed
+from auxconn.encoding import encoder
 from auxconn.frames import FrameStore
 from auxconn.sources import MESSAGE_LIMIT, MOST_SOURCES, Key, Source, Sources
 from auxconn.wire import Ack
@@ -98,7 +98,7 @@ class Collector:
         self._acks: deque[tuple[Ack, Key, str]] = deque()
         self._gone: deque[tuple[Key, str]] = deque()
         self._outgoing: deque[Waiting] = deque()
-        self._encode = msgspec.msgpack.Encoder().encode
+        self._encode = encoder().encode
         self._closing = False
         self._context = zmq.Context()
         try:

@@ -25,6 +25,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from auxconn.address import is_ipv6
+from auxconn.encoding import encoder
 from auxconn.wire import BEAT_SECONDS, Beat, Bye, Command, Hello, ToEngine, Welcome
 
 FLUSH_SECONDS = 0.05
@@ -91,7 +92,7 @@ class Link:
         self.refusal = ""
         """Why the collector refused this engine; empty when it did not."""
         self._engine = engine
-        self._encode = msgspec.msgpack.Encoder().encode
+        self._encode = encoder().encode
         self._decode = msgspec.msgpack.Decoder(ToEngine).decode
         self._connected = False
         self._open = False

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 
 import msgspec
+import numpy as np
 import pytest
 import zmq
 
@@ -205,7 +206,9 @@ def test_a_command_is_carried_out_and_answered(collector):
     channel.hello({}, ("workload", "step"))
     collector.wait(lambda all_: bool(all_[0].commands), made.PATIENCE)
     # `name` and `engine` are arguments like any other.
-    answer = collector.command("lab", "workload", name="grpo", engine="x", prompts=3)
+    answer = collector.command(
+        "lab", "workload", name="grpo", engine="x", prompts=np.int64(3)
+    )
     (command,) = channel.poll_commands(timeout=made.PATIENCE)
     assert (command.name, command.args) == (
         "workload",
