@@ -26,19 +26,15 @@ from typing import Any
 import msgspec
 
 from auxconn.address import check_connect, check_engine
-from auxconn.buffers import INBOX_RECORDS, Buffer
 from auxconn.encoding import encoder
 from auxconn.link import Link
-from auxconn.records import SCHEMA_VERSION, TABLES
+from auxconn.outbox import Outbox
+from auxconn.records import SCHEMA_VERSION
 from auxconn.texts import TEXT_LIMIT, clip
-from auxconn.wire import Ack, Batch, Command, Fact, Hello, Progress
+from auxconn.wire import Ack, Command, Fact, Hello, Progress
 
 CAPACITY_ROWS = 65_536
 """Rows of each table that wait for the collector: 30 s of a busy engine, some 50 MB."""
-
-BATCH_WEIGHT = 2048
-"""Rows of a table in one batch. Encoding holds the interpreter, so a batch must be short
-enough (about 1 ms) not to be felt by the engine's thread."""
 
 WAITING_COMMANDS = 64
 """Commands the engine has not asked for yet; further ones are refused."""
@@ -98,10 +94,11 @@ class Channel:
         self.errors = 0
         """Records that are none, and what went wrong in the thread."""
         self._hello = Hello(SCHEMA_VERSION, engine, rank, role, self.incarnation)
-        self._buffers = {table: Buffer(table, capacity_rows) for table in TABLES}
-        self._inboxes = {table: buffer.inbox for table, buffer in self._buffers.items()}
-        self._hurry_at = min(capacity_rows, INBOX_RECORDS) // 2
+        self._outbox = Outbox(capacity_rows, self._count_error)
+        self._inboxes = self._outbox.inboxes
+        self._hurry_at = self._outbox.hurry_at
         self._hurried = False
+        self._records_in_hand = 0
         self._on_command = on_command
         self._commands: deque[Command] = deque()
         self._acks: deque[Ack] = deque(maxlen=WAITING_ACKS)
@@ -111,8 +108,6 @@ class Channel:
         self._counting = threading.Lock()
         self._open = False
         self._inert = False
-        self._seq = 0
-        self._last_records = 0
         self._encode = encoder().encode
         self._link = Link(address, _Side(self), f"auxconn-{engine}-{rank}-{role}")
         _channels.add(self)
@@ -199,9 +194,9 @@ class Channel:
             self._changed.notify_all()
         self._link.close(clip(str(reason), TEXT_LIMIT), timeout)
         with self._counting:
-            self.ignored += sum(map(len, self._buffers.values()))
+            self.ignored += sum(self._outbox.waiting.values())
             if self._link.unsent:
-                self.ignored += self._last_records
+                self.ignored += self._records_in_hand
         _channels.discard(self)
 
     # For whoever looks after the channel
@@ -234,14 +229,12 @@ class Channel:
     @property
     def dropped(self) -> dict[str, int]:
         """Rows ever lost before they could be sent, by table; those without are left out."""
-        lost = {table: buffer.lost_total for table, buffer in self._buffers.items()}
-        return {table: rows for table, rows in lost.items() if rows}
+        return self._outbox.dropped
 
     @property
     def waiting(self) -> dict[str, int]:
         """Records that wait to be sent, by table; tables without are left out."""
-        found = {table: len(buffer) for table, buffer in self._buffers.items()}
-        return {table: records for table, records in found.items() if records}
+        return self._outbox.waiting
 
     def wait_connected(self, timeout: float) -> bool:
         """Wait until a collector takes rows; False when `timeout` seconds ran out."""
@@ -253,71 +246,25 @@ class Channel:
         if not self._hurried:
             self._hurried = True
             self._link.wake()
-        buffer = self._buffers[table]
-        if len(buffer.inbox) > buffer.inbox_limit:
-            buffer.relieve()
+        self._outbox.relieve(table)
 
     # For the link's thread
 
     def _turn(self) -> None:
         self._hurried = False
-        for buffer in self._buffers.values():
-            if buffer.inbox:
-                buffer.gather()
+        self._outbox.gather()
 
     def _next_message(self) -> bytes | None:
+        self._records_in_hand = 0
         if self._progress_due:
             self._progress_due = False
             return self._encode(self._progress)
         if self._acks:
             return self._encode(self._acks.popleft())
-        return self._next_batch()
-
-    def _next_batch(self) -> bytes | None:
-        taken: dict[str, list[Any]] = {}
-        dropped: dict[str, int] = {}
-        for table, buffer in self._buffers.items():
-            records, lost = buffer.take(BATCH_WEIGHT)
-            if records:
-                taken[table] = records
-            if lost:
-                dropped[table] = lost
-        if not taken and not dropped:
-            return None
-        try:
-            for table, records in taken.items():
-                if set(map(type, records)) != {TABLES[table]}:
-                    # It would be encoded, and then cost the collector the whole batch.
-                    raise TypeError(f"what is no record was emitted to {table}")
-                taken[table] = self._buffers[table].clipped(records)
-            message = self._encode(Batch(self._seq + 1, dropped, **taken))
-        except Exception as problem:  # noqa: BLE001 - one bad record must not stop the rest
-            self._count_error(problem)
-            good = self._without_bad(taken, dropped)
-            message = self._encode(Batch(self._seq + 1, dropped, **good))
-        self._seq += 1
-        self._last_records = sum(map(len, taken.values()))
-        return message
-
-    def _without_bad(
-        self, taken: dict[str, list[Any]], dropped: dict[str, int]
-    ) -> dict[str, list[Any]]:
-        """Leave out the records that cannot be encoded; add them to `dropped`."""
-        good: dict[str, list[Any]] = {}
-        for table, records in taken.items():
-            buffer = self._buffers[table]
-            good[table] = []
-            for record in records:
-                try:
-                    if type(record) is not TABLES[table]:
-                        raise TypeError(f"no record of {table}")
-                    kept = buffer.clipped([record])
-                    self._encode(kept)
-                    good[table] += kept
-                except Exception:  # noqa: BLE001 - counted, and told by the caller
-                    rows = buffer.give_up(record)
-                    dropped[table] = dropped.get(table, 0) + rows
-        return good
+        batch = self._outbox.batch()
+        if batch is not None:
+            self._records_in_hand = self._outbox.last_records
+        return batch
 
     def _obey(self, command: Command) -> None:
         known = self._hello.commands

@@ -80,7 +80,9 @@ class FrameStore:
     """
 
     def __init__(self, rows: int | Mapping[str, int] = DEFAULT_ROWS) -> None:
-        self._lock = threading.Condition(threading.RLock())
+        # Not re-entrant: a finalizer that offers a record may run inside `append` itself, and
+        # must find the lock taken.
+        self._lock = threading.Condition(threading.Lock())
         self._waiting = 0
         self._names = Names()
         self._layouts = {table: layout(table) for table in TABLES}

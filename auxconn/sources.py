@@ -18,27 +18,27 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import msgspec
 
 from auxconn.address import check_engine
 from auxconn.frames import FrameStore
 from auxconn.records import SCHEMA_VERSION, TABLES, EventKind, Events
+from auxconn.source import Key, Live, Source, Untold
 from auxconn.texts import TEXT_LIMIT, clip
 from auxconn.wire import (
     STALE_SECONDS,
     Ack,
     Batch,
     Bye,
-    Fact,
     Hello,
     Progress,
     ToCollector,
     Welcome,
 )
 
-State = Literal["starting", "live", "stale", "gone"]
+__all__ = ["OWN_ENGINE", "Source", "Sources"]
 
 MOST_SOURCES = 256
 """Sources at one time; a further one is refused unless one of them is gone."""
@@ -67,133 +67,6 @@ HELLO_LIMIT = 256
 
 OWN_ENGINE = "collector"
 """Engine of the events that belong to no source."""
-
-Key = tuple[str, int, str]
-
-
-class Source(msgspec.Struct, frozen=True):
-    """What is known of one source at one moment."""
-
-    engine: str
-    rank: int
-    role: str
-    incarnation: str
-    facts: dict[str, Fact]
-    commands: tuple[str, ...]
-    state: State
-    last_seen: float
-    """Monotonic clock of the collector, in seconds."""
-    age_s: float
-    """Seconds since then."""
-    progress: Progress | None
-    rows: int
-    """Rows received."""
-    rows_lost: dict[str, int]
-    """Rows lost, by table: dropped by the engine, or refused by the store."""
-    batches_lost: int
-    """Batches lost on the way since the first one that came."""
-    batches_before: int
-    """Batches numbered before the first one that came: they went to another collector or
-    were lost before this one listened."""
-    errors: int
-    """Messages that could not be used."""
-    error: str
-    """The newest of those, in words; empty when there was none."""
-
-
-class _Untold:
-    """Losses and errors of one source that no event has told yet."""
-
-    def __init__(self) -> None:
-        self.batches = 0
-        self.first = self.last = 0
-        self.rows: dict[str, int] = {}
-        self.errors = 0
-        self.error = ""
-        self.gap_told = self.error_told = float("-inf")
-
-    def gap_text(self) -> str:
-        parts = []
-        if self.batches:
-            span = (
-                f"{self.first}"
-                if self.first == self.last
-                else f"{self.first} to {self.last}"
-            )
-            between = self.last - self.first + 1 > self.batches
-            parts.append(
-                f"{self.batches} batches lost on the way"
-                f" ({'between ' if between else ''}{span})"
-            )
-        if self.rows:
-            listed = ", ".join(f"{table} {rows}" for table, rows in self.rows.items())
-            parts.append(f"rows lost, the collector was away or slow: {listed}")
-        return "; ".join(parts)
-
-    def error_text(self) -> str:
-        if self.errors == 1:
-            return self.error
-        return f"{self.errors} messages could not be used, the last one: {self.error}"
-
-
-class _Live:
-    """A source as it changes."""
-
-    def __init__(self, peer: bytes, hello: Hello, now: float) -> None:
-        self.peer = peer
-        self.hello = hello
-        self.last_seen = now
-        self.stale = False
-        self.gone_since: float | None = None
-        self.spoke = False
-        """True once it sent a batch."""
-        self.progress: Progress | None = None
-        self.expected: int | None = None
-        """Number of the next batch; None before the first."""
-        self.step = 0
-        self.rows = 0
-        self.rows_lost: dict[str, int] = {}
-        self.batches_lost = 0
-        self.batches_before = 0
-        self.errors = 0
-        self.error = ""
-        self.untold = _Untold()
-
-    @property
-    def key(self) -> Key:
-        return self.hello.engine, self.hello.rank, self.hello.role
-
-    @property
-    def starting(self) -> bool:
-        if self.progress is not None:
-            return self.progress.fraction < 1.0
-        return not self.spoke and not self.hello.facts
-
-    @property
-    def state(self) -> State:
-        if self.gone_since is not None:
-            return "gone"
-        if self.stale:
-            return "stale"
-        return "starting" if self.starting else "live"
-
-    def snapshot(self, now: float) -> Source:
-        return Source(
-            *self.key,
-            self.hello.incarnation,
-            self.hello.facts,
-            self.hello.commands,
-            self.state,
-            self.last_seen,
-            max(0.0, now - self.last_seen),
-            self.progress,
-            self.rows,
-            dict(self.rows_lost),
-            self.batches_lost,
-            self.batches_before,
-            self.errors,
-            self.error,
-        )
 
 
 class Sources:
@@ -237,11 +110,11 @@ class Sources:
         self._most = most
         self._on_ack = on_ack
         self._on_gone = on_gone
-        self._live: dict[Key, _Live] = {}
-        self._past: list[_Live] = []
-        self._peers: dict[bytes, _Live] = {}
+        self._live: dict[Key, Live] = {}
+        self._past: list[Live] = []
+        self._peers: dict[bytes, Live] = {}
         self._replaced: OrderedDict[bytes, str] = OrderedDict()
-        self._stranger = _Untold()
+        self._stranger = Untold()
         self._decode = msgspec.msgpack.Decoder(ToCollector).decode
 
     def snapshot(self) -> list[Source]:
@@ -351,7 +224,7 @@ class Sources:
             self._replace(live)
             live = None
         if live is None:
-            live = self._live[key] = _Live(peer, hello, self._clock())
+            live = self._live[key] = Live(peer, hello, self._clock())
             self._peers[peer] = live
         else:
             if live.peer != peer:
@@ -409,7 +282,7 @@ class Sources:
         self._forget(oldest)
         return ""
 
-    def _replace(self, live: _Live) -> None:
+    def _replace(self, live: Live) -> None:
         """Another process says that it is this source: the newest is believed."""
         if live.gone_since is None:
             self._leave(live, "replaced by another start of the engine")
@@ -422,7 +295,7 @@ class Sources:
         del self._live[live.key]
 
     @staticmethod
-    def _taken(live: _Live) -> str:
+    def _taken(live: Live) -> str:
         engine, rank, role = live.key
         return (
             f"another process is engine {engine!r}, rank {rank}, role {role}: give each "
@@ -440,7 +313,7 @@ class Sources:
 
     # Messages of known sources
 
-    def _heard(self, live: _Live) -> None:
+    def _heard(self, live: Live) -> None:
         now = self._clock()
         if live.stale or live.gone_since is not None:
             away = now - live.last_seen
@@ -450,7 +323,7 @@ class Sources:
             self._moved()
         live.last_seen = now
 
-    def _batch(self, live: _Live, batch: Batch) -> None:
+    def _batch(self, live: Live, batch: Batch) -> None:
         if batch.seq < (live.expected or 1):
             self._bad(
                 live.peer, f"batch {batch.seq} when {live.expected or 1} is the next"
@@ -501,14 +374,14 @@ class Sources:
                 self._lost_rows(live, table, _rows_in(table, records))
                 self._bad(live.peer, str(problem))
 
-    def _lost_rows(self, live: _Live, table: str, rows: int) -> None:
+    def _lost_rows(self, live: Live, table: str, rows: int) -> None:
         if rows:
             live.rows_lost[table] = live.rows_lost.get(table, 0) + rows
             untold = live.untold.rows
             untold[table] = untold.get(table, 0) + rows
             self._moved()
 
-    def _leave(self, live: _Live, why: str) -> None:
+    def _leave(self, live: Live, why: str) -> None:
         self._tell(live, at_once=True)
         live.stale = False
         live.gone_since = self._clock()
@@ -516,7 +389,7 @@ class Sources:
         self._moved()
         self._on_gone(live.key, live.hello.incarnation)
 
-    def _forget(self, live: _Live) -> None:
+    def _forget(self, live: Live) -> None:
         del self._live[live.key]
         self._peers.pop(live.peer, None)
         self._moved()
@@ -542,7 +415,7 @@ class Sources:
         self._stranger.error = problem
         self._tell_of_strangers()
 
-    def _tell(self, live: _Live, at_once: bool = False) -> None:
+    def _tell(self, live: Live, at_once: bool = False) -> None:
         untold, now = live.untold, self._clock()
         due = at_once or now - untold.gap_told >= TELL_SECONDS
         if due and (untold.batches or untold.rows):
@@ -560,7 +433,7 @@ class Sources:
             self._write("error", untold.error_text(), OWN_ENGINE, 0, 0)
             untold.errors, untold.error_told = 0, now
 
-    def _event(self, live: _Live, kind: str, text: str) -> None:
+    def _event(self, live: Live, kind: str, text: str) -> None:
         self._write(kind, text, live.hello.engine, live.hello.rank, live.step)
 
     def _write(self, kind: str, text: str, engine: str, rank: int, step: int) -> None:

@@ -129,7 +129,7 @@ def burst_ns(channel: Channel, table: str, records: list[msgspec.Struct]) -> flo
 @contextmanager
 def other_process(collector: Collector) -> Iterator[None]:
     """An engine in another process that obeys `collector`."""
-    command = [sys.executable, "-m", "bench.stream", "--engine", collector.address]
+    command = [sys.executable, __file__, "--engine", collector.address]
     with subprocess.Popen(command) as child:
         try:
             collector.wait(lambda all_: bool(all_ and all_[0].commands), PATIENCE)

@@ -10,7 +10,8 @@ import pytest
 from auxconn import sources as limits
 from auxconn.frames import FrameStore
 from auxconn.records import SCHEMA_VERSION
-from auxconn.sources import OWN_ENGINE, Source, Sources
+from auxconn.source import Source
+from auxconn.sources import OWN_ENGINE, Sources
 from auxconn.wire import Ack, Batch, Beat, Bye, Hello, Progress, Welcome
 from tests.unit import stream_made as made
 

@@ -7,7 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from auxconn.frames import DEFAULT_ROWS, INBOX_RECORDS, MOST_ROWS, FrameStore
+from auxconn.frames import (
+    DEFAULT_ROWS,
+    INBOX_RECORDS,
+    MOST_ROWS,
+    TAKE_IN_AT,
+    FrameStore,
+)
 from auxconn.records import TABLES, Steps, columns
 from auxconn.sink import Sink, StoreSink
 from auxconn.texts import NAME_LIMIT, TEXT_LIMIT
@@ -390,3 +396,21 @@ def test_a_full_ring_of_steps_takes_the_memory_of_its_columns():
         store.append("steps", step * 1000, "lab")
     fields = len(Steps.__struct_fields__)
     assert store._rings["steps"].nbytes == 10_000 * (8 * fields + 2 + 4)
+
+
+def test_a_finalizer_may_emit_while_the_store_is_written(store):
+    """What runs when an object goes away runs anywhere, inside the store itself too."""
+    sink = StoreSink(store, "lab")
+
+    push = store._push
+
+    def interrupted(*arguments: object) -> None:
+        for _ in range(TAKE_IN_AT):
+            sink.emit("steps", made.steps(2))
+        push(*arguments)  # type: ignore[arg-type]
+
+    store._push = interrupted  # type: ignore[method-assign]
+    store.append("steps", [made.steps(1)], "lab")
+    store._push = push  # type: ignore[method-assign]
+    assert store.version("steps") == 1 + TAKE_IN_AT
+    assert store.tail("steps", 100).columns["step"].tolist() == [2] * 100
