@@ -58,6 +58,8 @@ CASES = (
 """Each must be met in each chunk."""
 
 
+# About seven seconds each, on a core of its own.
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_same_decisions(chunk: int) -> None:
     met: Counter = Counter()
