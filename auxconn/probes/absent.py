@@ -58,6 +58,8 @@ class AbsentBlocks:
                 key = entry[:-4]
                 left.append(key)
                 away.add(key)
+                if found.wiped:
+                    came.discard(key)
             elif entry is None:
                 found.wiped = True
                 absent.clear()

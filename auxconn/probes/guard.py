@@ -8,6 +8,7 @@ one row out of two is worse than one that has stopped, and says so.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -55,25 +56,26 @@ class Guard:
 
     def failed(self, part: str) -> None:
         """Handle the exception being handled, raised in `part` of the probe. Never raises."""
-        try:
-            with self._lock:
-                self.failures[part] += 1
-                count = self.failures[part]
-                ends = count >= FAILURES and not self.off
-                self.off |= ends
-            if count == 1:
-                self._tell(f"{self.probe} failed in {part}: {_last_line()}")
-            if ends:
-                self._tell(
-                    f"{self.probe} failed {count} times in {part} and was switched off; "
-                    "its tables stop here, the engine is untouched"
-                )
+        with self._lock:
+            self.failures[part] += 1
+            count = self.failures[part]
+            ends = count >= FAILURES and not self.off
+            self.off |= ends
+        if count == 1:
+            self._tell(f"{self.probe} failed in {part}: {_last_line()}")
+        if ends:
+            self._tell(
+                f"{self.probe} failed {count} times in {part} and was switched off; its "
+                "tables stop here, the engine is untouched"
+            )
+            # What cannot even be switched off is left as it is: it goes on being caught.
+            with contextlib.suppress(Exception):
                 self._switch_off()
-        except Exception:  # noqa: BLE001 - the engine's thread must get out of here
-            self.off = True
 
     def _tell(self, text: str) -> None:
-        self._sink.emit("events", Events(time.time(), self._step(), "error", text))
+        # The sink may be what failed.
+        with contextlib.suppress(Exception):
+            self._sink.emit("events", Events(time.time(), self._step(), "error", text))
 
 
 def _last_line() -> str:

@@ -99,9 +99,11 @@ class PoolProbe:
     def take(self) -> Log:
         """Take the log of what happened since the last call."""
         log = self._log
-        if log:
-            self._log = []
-            self._note = self._log.append
+        if not log:
+            # Not the list itself, which goes on being written.
+            return []
+        self._log = []
+        self._note = self._log.append
         return log
 
     def recount(self) -> None:

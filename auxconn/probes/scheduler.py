@@ -321,6 +321,10 @@ class SchedulerProbe:
         scribe, view, pool, ns = self.scribe, self.view, self._pool, self._ns
         if scribe is None:
             return
+        loads, self._loads = self._loads, []
+        admissions, log = self._lookups.take(), pool.take()
+        if not scribe.has_room():
+            return
         capacity = view.capacity
         if capacity != self._capacity:
             self.tell(
@@ -359,16 +363,7 @@ class SchedulerProbe:
             ns[PROBE],
         )
         ns[:] = (0,) * len(ns)
-        loads, self._loads = self._loads, []
-        note = Note(
-            row,
-            metadata,
-            perf_counter(),
-            self._lookups.take(),
-            loads,
-            pool.take(),
-            None,
-        )
+        note = Note(row, metadata, perf_counter(), admissions, loads, log, None)
         if scribe.wants_snapshot:
             note.snapshot = self._snapshot(loads)
             missed, scribe.missed = scribe.missed, 0

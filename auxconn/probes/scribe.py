@@ -77,18 +77,23 @@ class Scribe:
             )
             self._thread.start()
 
-    def put(self, note: Note) -> bool:
-        """Take a note; False when there is no room and the step must be left out."""
-        notes = self._notes
-        if len(notes) >= NOTES and not self._try_drain():
-            self.missed += 1
-            self.wants_snapshot = True
-            return False
-        notes.append(note)
+    def has_room(self) -> bool:
+        """True when a note can be put; False when its step must be left out.
+
+        Then the step is counted in `missed`, and the next note must have a snapshot.
+        """
+        if len(self._notes) < NOTES or self._try_drain():
+            return True
+        self.missed += 1
+        self.wants_snapshot = True
+        return False
+
+    def put(self, note: Note) -> None:
+        """Take a note; ask `has_room` before it is made."""
+        self._notes.append(note)
         if self._thread is None:
             # Whoever else is at it right now will come to this note too, or its reader.
             self._try_drain()
-        return True
 
     def flush(self) -> None:
         """Work up all notes that wait, in this thread."""

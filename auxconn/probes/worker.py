@@ -312,8 +312,9 @@ class WorkerProbe:
 
 
 def _timed_copy(flight: _Flight, original: Any, *args: Any, **kwargs: Any) -> Any:
-    # Gone with its first call, or the step would hold itself.
-    del flight.pending.enqueue_cpu_copy
+    # Gone with its first call, or the step would hold itself. Another attachment may have
+    # taken it away already.
+    vars(flight.pending).pop("enqueue_cpu_copy", None)
     started = perf_counter_ns()
     result = original(*args, **kwargs)
     flight.ms_copy = (perf_counter_ns() - started) * 1e-6

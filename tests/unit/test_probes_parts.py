@@ -1,0 +1,436 @@
+"""The smaller parts of the probes, without vLLM."""
+
+from __future__ import annotations
+
+import math
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from auxconn.probes.absent import AbsentBlocks
+from auxconn.probes.access import UnknownConnectorError
+from auxconn.probes.clock import AHEAD, StepClock
+from auxconn.probes.guard import FAILURES, Guard
+from auxconn.probes.hooks import Hooks
+from auxconn.probes.ledger import Ledger
+from auxconn.probes.lives import LifeLog
+from auxconn.probes.loads import LoadLog
+from auxconn.probes.lookups import LookupLog, refusal, run_blocks
+from auxconn.probes.packed import last_hashes, low64, nans, zeros
+
+
+class ListSink:
+    def __init__(self):
+        self.records = []
+
+    def emit(self, table, record):
+        self.records.append((table, record))
+
+    def hello(self, facts, commands):
+        pass
+
+    def texts(self, kind):
+        return [
+            one.text
+            for table, one in self.records
+            if table == "events" and one.kind == kind
+        ]
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(32, "big")
+
+
+# -- hashes --------------------------------------------------------------------------------
+
+
+@given(st.lists(st.binary(min_size=16, max_size=16), max_size=20))
+def test_low64_is_what_vllm_shows(hashes):
+    shown = [int.from_bytes(one, "big") & ((1 << 64) - 1) for one in hashes]
+    assert np.frombuffer(low64(hashes), "<u8").tolist() == shown
+
+
+def test_low64_of_hashes_of_eight_bytes():
+    assert np.frombuffer(low64([bytes(range(8))]), "<u8")[0] == 0x0001020304050607
+
+
+def test_last_hashes_takes_each_blocks_last():
+    # Zeros at the end must not be taken for padding.
+    hashes = [bytes([number]) * 31 + b"\0" for number in range(6)]
+    packed = SimpleNamespace(data=b"".join(hashes), item_size=32)
+    assert last_hashes(packed, 1) == hashes
+    assert last_hashes(packed, 2) == hashes[1::2]
+    assert last_hashes(packed, 3) == [hashes[2], hashes[5]]
+    assert last_hashes(None, 2) == []
+
+
+def test_constant_columns():
+    assert np.frombuffer(zeros(3), "<f4").tolist() == [0, 0, 0]
+    assert np.isnan(np.frombuffer(nans(3), "<f4")).all()
+
+
+# -- look-ups ------------------------------------------------------------------------------
+
+
+@given(
+    tokens=st.integers(1, 200),
+    size=st.sampled_from([1, 2, 8, 16]),
+    data=st.data(),
+)
+def test_run_of_blocks_is_found_from_the_capped_answer(tokens, size, data):
+    run = data.draw(st.integers(0, tokens // size))
+    answer = min(run * size, tokens - 1)
+    last_present = run == tokens // size and tokens % size == 0
+    assert run_blocks(answer, tokens, size, last_present) == run
+
+
+@pytest.mark.parametrize(
+    ("local", "offered", "run", "tokens", "why"),
+    [
+        (0, 31, 4, 64, "unaligned"),
+        (16, 17, 4, 64, "unaligned"),
+        (16, 48, 4, 64, "last_token"),
+        (0, 64, 4, 64, "last_token"),
+        (0, 64, 3, 64, "not_retained"),
+        (16, 32, 2, 100, "not_retained"),
+        (0, 64, 3, 80, "not_retained"),
+    ],
+)
+def test_why_an_offer_was_refused(local, offered, run, tokens, why):
+    assert refusal(local, offered, run, tokens, 16) == why
+
+
+def request(name="r", tokens=100, prompt=None, hashes=None, preemptions=0, skip=False):
+    if hashes is None:
+        hashes = [key(number) for number in range(tokens // 16)]
+    return SimpleNamespace(
+        request_id=name,
+        num_tokens=tokens,
+        num_prompt_tokens=tokens if prompt is None else prompt,
+        num_preemptions=preemptions,
+        block_hashes=hashes,
+        skip_reading_prefix_cache=skip,
+    )
+
+
+def make_log():
+    return LookupLog(16, 1, lambda key: True)
+
+
+def test_only_admitted_look_ups_count_with_their_attempts():
+    log, first, second = make_log(), request("a"), request("b")
+    log.looked(32, first)
+    log.looked(48, first)
+    log.looked(0, second)
+    one = log.admitted(second, 0)
+    log.looked(64, first)
+    other = log.admitted(first, 64)
+    assert log.take() == [one, other]
+    assert (one.attempts, other.attempts) == (1, 3)
+    assert (other.hit, other.local, other.run) == (64, 64, 4)
+    # The next admission of the same request counts from one again.
+    log.looked(64, first)
+    assert log.admitted(first, 64).attempts == 1
+    assert len(log.take()) == 1
+    assert log.take() == []
+
+
+def test_an_admission_without_a_look_up_is_none():
+    log = make_log()
+    assert log.admitted(request("a"), 0) is None
+    log.looked(16, request("a"))
+    assert log.admitted(request("b"), 0) is None
+    assert log.take() == []
+
+
+def test_a_request_that_skips_the_prefix_cache_is_not_counted():
+    log, one = make_log(), request(skip=True)
+    log.looked(16, one)
+    assert log.admitted(one, 0) is None
+    assert log.take() == []
+
+
+def test_external_ledger():
+    log, one = make_log(), request(tokens=64)
+    log.looked(63, one)
+    log.capped(0, one, 16, 48)
+    found = log.admitted(one, 16)
+    assert (found.offered, found.accepted, found.refusal) == (48, 0, "last_token")
+    log.looked(63, one)
+    log.capped(32, one, 16, 32)
+    found = log.admitted(one, 16)
+    assert (found.offered, found.accepted, found.refusal) == (32, 32, "")
+    # No offer, no refusal.
+    log.looked(63, one)
+    log.capped(0, one, 16, 0)
+    assert log.admitted(one, 16).refusal == ""
+
+
+def test_forgotten_requests_leave_nothing():
+    log, one = make_log(), request()
+    for _ in range(3):
+        log.looked(0, one)
+    log.forget("r")
+    assert log.admitted(one, 0) is None
+    log.looked(0, one)
+    assert log.admitted(one, 0).attempts == 1
+
+
+def reason(hit, tokens, ledger, size=16):
+    log = LookupLog(size, 1, lambda key: True)
+    one = request(tokens=tokens)
+    log.looked(hit, one)
+    return log.admitted(one, 0).reason(size, ledger)
+
+
+def test_why_a_run_ended():
+    ledger = Ledger()
+    ledger.retain([key(2), key(3)], 0.0)
+    ledger.release([key(2)])
+    assert reason(0, 100, ledger) == "never_seen"
+    assert reason(32, 100, ledger) == "evicted"
+    assert reason(16, 100, ledger) == "never_seen"
+    assert reason(96, 100, ledger) == "short"
+    assert reason(0, 15, ledger) == "short"
+    assert reason(96, 97, ledger) == "whole"
+    assert reason(95, 96, ledger) == "last_token"
+
+
+# -- loads ---------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("abc"),
+            st.none() | st.lists(st.integers(0, 6), unique=True, max_size=5),
+        ),
+        max_size=30,
+    )
+)
+def test_loading_set_counts_distinct_blocks(ops):
+    log: LoadLog = LoadLog()
+    model: dict[str, list[bytes]] = {}
+    for name, blocks in ops:
+        before = model.pop(name, None)
+        if blocks is None:
+            assert log.end(name) == before
+        else:
+            model[name] = [key(one) for one in blocks]
+            assert log.start(name, model[name]) == before
+        assert log.requests == len(model)
+        assert log.blocks == len(set().union(*model.values()))
+    log.clear()
+    assert (log.requests, log.blocks) == (0, 0)
+
+
+# -- requests ------------------------------------------------------------------------------
+
+
+def test_life_of_a_request():
+    log = LifeLog()
+    log.admitted("r", 32, 0)
+    log.loading("r")
+    log.scheduled([SimpleNamespace(req_id="r")], 5.0)
+    log.scheduled([SimpleNamespace(req_id="r")], 9.0)
+    log.admitted("r", 16, 48)
+    ended = SimpleNamespace(
+        request_id="r",
+        arrival_time=4.0,
+        num_prompt_tokens=64,
+        num_output_tokens=3,
+        num_preemptions=1,
+        status=SimpleNamespace(name="FINISHED_LENGTH_CAPPED"),
+    )
+    row = log.ended(ended, 10.0, 7)
+    assert (row.t, row.step, row.arrival, row.first_scheduled) == (10.0, 7, 4.0, 5.0)
+    assert (row.local_hit, row.external_hit, row.loads, row.preemptions) == (
+        48,
+        48,
+        1,
+        1,
+    )
+    assert row.reason == "length_capped"
+    assert len(log) == 0
+    # One that never ran has nothing but its end.
+    row = log.ended(ended, 10.0, 7)
+    assert math.isnan(row.first_scheduled)
+    assert row.local_hit == 0
+
+
+# -- the pool's log ------------------------------------------------------------------------
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("left"), st.integers(0, 5)),
+            st.tuples(st.just("other"), st.integers(0, 5)),
+            st.tuples(st.just("came"), st.lists(st.integers(0, 5), max_size=3)),
+            st.tuples(st.just("wiped"), st.none()),
+            st.tuples(st.just("step"), st.none()),
+        ),
+        max_size=40,
+    )
+)
+def test_absent_blocks_are_where_their_last_entry_says(ops):
+    mine, others = (3).to_bytes(4, "big"), (2).to_bytes(4, "big")
+    absent = AbsentBlocks(3, many_groups=True)
+    away: set[int] = set()
+    retained = set(range(6))
+    log = []
+    for what, value in [*ops, ("step", None)]:
+        if what == "left":
+            log.append(key(value) + mine)
+            away.add(value)
+        elif what == "other":
+            log.append(key(value) + others)
+        elif what == "came":
+            log.append([key(one) for one in value])
+            away.difference_update(value)
+        elif what == "wiped":
+            log.append(None)
+            away = set(retained)
+        else:
+            moved = absent.read(log)
+            absent.add(moved.away)
+            if moved.wiped:
+                absent.replace({key(one) for one in retained} - moved.came)
+            assert absent.keys == {key(one) for one in away}
+            log = []
+
+
+# -- steps of the worker -------------------------------------------------------------------
+
+
+def test_clock_knows_objects_not_equals():
+    clock = StepClock()
+    one, other = [1], [1]
+    clock.note(one, 5)
+    assert clock.take(other, otherwise=9) == 9
+    assert clock.take(one, otherwise=9) == 5
+    assert clock.take(one, otherwise=9) == 9
+
+
+def test_clock_is_bounded():
+    clock = StepClock()
+    objects = [[number] for number in range(3 * AHEAD)]
+    for number, one in enumerate(objects):
+        clock.note(one, number)
+    assert clock.take(objects[0], otherwise=-1) == -1
+    assert clock.take(objects[-1], otherwise=-1) == 3 * AHEAD - 1
+
+
+# -- hooks ---------------------------------------------------------------------------------
+
+
+class Owner:
+    def __init__(self):
+        self.other = 1
+
+    def work(self, amount, by=1):
+        return amount * by
+
+
+def doubling(original):
+    def work(*args, **kwargs):
+        return 2 * original(*args, **kwargs)
+
+    return work
+
+
+def test_hook_and_back():
+    owner, untouched = Owner(), Owner()
+    before = dict(vars(owner))
+    hooks = Hooks()
+    hooks.wrap(owner, "work", doubling, ("amount",))
+    assert owner.work(3) == 6
+    assert untouched.work(3) == 3
+    assert hooks.restore() == 0
+    assert vars(owner) == before
+    assert owner.work(3) == 3
+
+
+def test_hook_over_an_attribute_of_the_instance():
+    owner = Owner()
+    owner.work = own = lambda amount: amount + 1
+    hooks = Hooks()
+    hooks.wrap(owner, "work", doubling, ("amount",))
+    assert owner.work(3) == 8
+    hooks.restore()
+    assert owner.work is own
+
+
+def test_hook_below_another_stays():
+    owner, hooks, later = Owner(), Hooks(), Hooks()
+    hooks.wrap(owner, "work", doubling, ("amount",))
+    later.wrap(owner, "work", doubling, ("amount",))
+    assert hooks.restore() == 1
+    assert owner.work(1) == 4
+    assert later.restore() == 0
+
+
+def test_hooks_of_a_method_that_is_not_as_expected():
+    hooks = Hooks()
+    with pytest.raises(
+        UnknownConnectorError, match=r"takes \(amount, by\), expected \(x\)"
+    ):
+        hooks.wrap(Owner(), "work", doubling, ("x",))
+    with pytest.raises(UnknownConnectorError, match="no method 'gone'"):
+        hooks.wrap(Owner(), "gone", doubling, ())
+    assert hooks.restore() == 0
+
+
+# -- failures ------------------------------------------------------------------------------
+
+
+def test_guard_tells_once_counts_and_switches_off():
+    sink, switched = ListSink(), []
+    guard = Guard("the probe", sink, lambda: 4, lambda: switched.append(1))
+    for _ in range(FAILURES + 5):
+        try:
+            raise KeyError("x")
+        except KeyError:
+            guard.failed("part")
+    assert guard.failures == {"part": FAILURES + 5}
+    assert guard.off
+    assert switched == [1]
+    first, last = sink.texts("error")
+    assert (
+        "the probe failed in part: KeyError: 'x' (test_probes_parts.py, line" in first
+    )
+    assert "switched off" in last
+    assert sink.records[0][1].step == 4
+
+
+def test_guard_never_raises():
+    class Broken(ListSink):
+        def emit(self, table, record):
+            raise OSError
+
+    def cannot():
+        raise RuntimeError
+
+    guard = Guard("the probe", Broken(), lambda: 0, cannot)
+    for _ in range(FAILURES):
+        guard.failed("part")
+    assert guard.off
+
+
+def test_guard_counts_from_many_threads():
+    sink = ListSink()
+    guard = Guard("the probe", sink, lambda: 0, lambda: None)
+    threads = [
+        threading.Thread(target=lambda: [guard.failed("part") for _ in range(50)])
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert guard.failures["part"] == 200
+    assert len(sink.texts("error")) == 2
