@@ -372,7 +372,7 @@ def test_capacity_is_commanded_by_a_collector(watched):
 
 
 def test_commands_are_applied_by_hand_too(watched):
-    engine, traffic = watched
+    engine, _ = watched
     attachment = attach(scheduler=engine.scheduler, to=FrameStore())
     assert attachment.apply_commands() == 0
     text = attachment.apply(Command(1, "set_capacity", {"blocks": 33}))
@@ -656,9 +656,11 @@ def test_store_growth_says_its_cause_and_the_first_error_is_told_once():
         "all 17 blocks in it are referenced",
     ]
     assert row.error == ""
+    # The writer fails; whoever puts next hears of it.
+    background._queue.put(([], (), ("nobody knows it",)))
+    background._queue.join()
     for _ in range(2):
         with pytest.raises(Exception, match="publication failed"):
-            put([], release_keys=["nobody knows it"])
             put(["x"])
     row = attachment.worker_probe._store.row(0.0, 1)
     assert row.error == "KeyError: 'nobody knows it'"

@@ -39,7 +39,7 @@ def test_a_block_from_retention_to_release():
     ledger.touch(keys(1), 15.0)
     assert numbers(ledger, 1, 16.0) == (6.0, 1.0, 2)
     assert numbers(ledger, 2, 16.0) == (6.0, 3.0, 1)
-    slots, retained = ledger.evict(keys(1, 3))
+    _, retained = ledger.evict(keys(1, 3))
     assert retained.tolist() == [True, True]
     assert not ledger.is_lost(key(1))
     ledger.release(keys(1))
@@ -57,7 +57,7 @@ def test_a_block_from_retention_to_release():
 
 def test_evicted_without_having_been_retained_is_lost_and_has_no_age():
     ledger = Ledger()
-    slots, retained = ledger.evict(keys(7, 7))
+    _, retained = ledger.evict(keys(7, 7))
     assert retained.tolist() == [False, False]
     assert ledger.is_lost(key(7))
     age, idle, uses = numbers(ledger, 7, 5.0)
@@ -147,16 +147,17 @@ steps = st.lists(
 @given(steps)
 def test_ledger_agrees_with_a_model(ops):
     ledger, model = Ledger(), Model()
-    for now, (op, blocks) in enumerate(ops):
+    for now, (op, named) in enumerate(ops):
+        blocks = named
         if op == "retain":
             # The connector only retains what it does not retain yet.
-            blocks = [one for one in blocks if model.state.get(one) != "retained"]
+            blocks = [one for one in named if model.state.get(one) != "retained"]
             for one in blocks:
                 model.state[one], model.uses[one] = "retained", 0
                 model.first[one] = now
             ledger.retain([key(one) for one in blocks], float(now))
         elif op == "release":
-            blocks = [one for one in blocks if model.state.get(one) == "retained"]
+            blocks = [one for one in named if model.state.get(one) == "retained"]
             for one in blocks:
                 model.state[one] = "released"
             ledger.release([key(one) for one in blocks])
