@@ -35,12 +35,25 @@ def page() -> Any:
     """Build the page of one browser."""
     asked = _from_address()
     dashboard = Dashboard(hub(), page=True, chosen="theme" in asked, **asked)
+    _keep_address(dashboard)
     pn.state.onload(dashboard.start)
     pn.state.on_session_destroyed(lambda _: dashboard.close())
     # A template set on the document, not `pn.Template`, which renders all models twice.
     if pn.state.curdoc is not None:
         pn.state.curdoc.template = _template()
     return dashboard
+
+
+def _keep_address(dashboard: Dashboard) -> None:
+    """Write what is looked at into the address, so that it can be sent to somebody."""
+    location = pn.state.location
+    if location is not None:
+        dashboard.param.watch(
+            lambda *events: location.update_query(
+                **{one.name: one.new for one in events}
+            ),
+            list(Dashboard.ADDRESS),
+        )
 
 
 @functools.cache

@@ -23,8 +23,8 @@ from .steering import Change, Outcome, Steering, capacity_preview, capacity_word
 from .theme import asset
 
 BLOCK_SIZES = (4, 8, 16, 32, 64, 128)
-SPEEDS: tuple[float | None, ...] = (1, 2, 5, 10, 20, 50, 100, 200, 500, None)
-"""Steps per second to choose from; None is as fast as it goes."""
+SPEEDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 0.0)
+"""Steps per second to choose from; 0 is as fast as it goes, which engines call None."""
 
 KV_TIER_FACTOR = 4
 """A KV tier that is switched on is so many times the pool, unless it had a size before."""
@@ -77,10 +77,10 @@ class Controls:
             "stylesheets": css,
         }
         self.capacity = pn.widgets.IntInput(
-            name="", value=0, start=1, step=16, width=104, margin=0, stylesheets=css
+            label="", value=0, start=1, step=16, width=104, margin=0, stylesheets=css
         )
         self.slider = pn.widgets.FloatSlider(
-            name="",
+            label="",
             start=np.log2(LEAST_CAPACITY),
             end=12.0,
             step=0.01,
@@ -90,36 +90,36 @@ class Controls:
             **wide,
         )
         self.block_size = pn.widgets.Select(
-            name="Block size", options={f"{n} tokens": n for n in BLOCK_SIZES}, **wide
+            label="Block size", options={f"{n} tokens": n for n in BLOCK_SIZES}, **wide
         )
         self.hash_block_size = pn.widgets.Select(
-            name="Hash block size", options={"as the block": 0}, **wide
+            label="Hash block size", options={"as the block": 0}, **wide
         )
         self.num_blocks = pn.widgets.IntInput(
-            name="Pool, blocks", value=0, start=2, step=128, **wide
+            label="Pool, blocks", value=0, start=2, step=128, **wide
         )
         self.kv_tier = pn.widgets.RadioButtonGroup(
-            name="KV tier", options={"off": False, "on": True}, value=False, **wide
+            label="KV tier", options={"off": False, "on": True}, value=False, **wide
         )
         self.kv_tier_blocks = pn.widgets.IntInput(
-            name="KV tier, blocks", value=0, start=0, step=512, **wide
+            label="KV tier, blocks", value=0, start=0, step=512, **wide
         )
         self.connector = pn.widgets.RadioButtonGroup(
-            name="Connector", options=["auxconn", "vllm"], value="auxconn", **wide
+            label="Connector", options=["auxconn", "vllm"], value="auxconn", **wide
         )
         self.workload = pn.widgets.Select(
-            name="", options={kind.title: name for name, kind in KINDS.items()}, **wide
+            label="", options={kind.title: name for name, kind in KINDS.items()}, **wide
         )
         self.speed = pn.widgets.DiscreteSlider(
-            name="Speed",
+            label="Speed",
             options={_speed(speed): speed for speed in SPEEDS},
-            value=50,
+            value=50.0,
             **wide,
         )
-        self.pause = pn.widgets.Button(name="❚❚  Pause", **wide)
-        self.step = pn.widgets.Button(name="▶❚  Step", **wide)
-        self.reset = pn.widgets.Button(name="Reset prefix cache", **wide)
-        self.undo = pn.widgets.Button(name="Undo", visible=False, **wide)
+        self.pause = pn.widgets.Button(label="❚❚  Pause", **wide)
+        self.step = pn.widgets.Button(label="▶❚  Step", **wide)
+        self.reset = pn.widgets.Button(label="Reset prefix cache", **wide)
+        self.undo = pn.widgets.Button(label="Undo", visible=False, **wide)
         self.widgets: dict[str, Any] = {
             name: getattr(self, name)
             for name in (
@@ -222,7 +222,7 @@ class Controls:
             self.speed.value = _nearest(facts["steps_per_s"])
         if "paused" in facts:
             running = not facts["paused"]
-            self.pause.name = "❚❚  Pause" if running else "▶  Resume"
+            self.pause.label = "❚❚  Pause" if running else "▶  Resume"
 
     def _slider_room(self, capacity: int) -> None:
         """The slider reaches over twice what a pool and its tier can bring."""
@@ -362,12 +362,18 @@ class Controls:
             "workload as before",
         )  # fmt: skip
 
-    def _change_speed(self, value: float | None, _how: str) -> None:
+    def _change_speed(self, value: float, _how: str) -> None:
         before = self._facts.get("steps_per_s")
+        if _nearest(before) == value:
+            return
         self._send(
-            "speed", f"speed {_speed(value)}", "speed", {"steps_per_s": value},
-            {"steps_per_s": before}, f"speed back to {_speed(before)}",
-        )  # fmt: skip
+            "speed",
+            f"speed {_speed(value)}",
+            "speed",
+            {"steps_per_s": value or None},
+            {"steps_per_s": before},
+            f"speed back to {_speed(before)}",
+        )
 
     def toggle_engine(self) -> None:
         """Pause the engine, or let it run on."""
@@ -385,10 +391,10 @@ class Controls:
 
     def _ask_reset(self) -> None:
         """A reset cannot be undone: the first click asks, the second one does it."""
-        if self.reset.name.startswith("Reset"):
-            self.reset.name = "Empties all caches: click again"
+        if self.reset.label.startswith("Reset"):
+            self.reset.label = "Empties all caches: click again"
             return
-        self.reset.name = "Reset prefix cache"
+        self.reset.label = "Reset prefix cache"
         self._send("run", "prefix cache reset", "reset_prefix_cache", {})
         self._tell()
 
@@ -421,7 +427,7 @@ class Controls:
         for name in self._notes:
             self._note(name)
         undoable = self._steering.undoable
-        self.undo.param.update(visible=bool(undoable), name=f"Undo: {undoable}")
+        self.undo.param.update(visible=bool(undoable), label=f"Undo: {undoable}")
 
     def _note(self, name: str) -> None:
         text = "".join(self._lines(name))
@@ -538,15 +544,15 @@ def _blocks(power: float) -> int:
     return max(1, int(round(blocks / digits) * digits))
 
 
-def _nearest(speed: float | None) -> float | None:
+def _nearest(speed: float | None) -> float:
     if speed is None:
-        return None
-    known = [one for one in SPEEDS if one is not None]
+        return 0.0
+    known = [one for one in SPEEDS if one]
     return min(known, key=lambda one: abs(np.log(one / max(speed, 1e-6))))
 
 
 def _speed(speed: float | None) -> str:
-    return "as fast as it goes" if speed is None else f"{speed:g} steps/s"
+    return f"{speed:g} steps/s" if speed else "as fast as it goes"
 
 
 def _title(text: str, more: str = "") -> Any:

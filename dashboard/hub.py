@@ -43,6 +43,9 @@ LAB = "lab"
 IDLE_SECONDS = 3.0
 """A live engine without a step for so long is shown as idle."""
 
+MOST_READERS = 16
+"""Engines that are read at one time; one that is looked at again is read anew."""
+
 _RANKING: dict[str, int] = {"live": 0, "starting": 1, "stale": 2, "gone": 3}
 
 
@@ -95,6 +98,8 @@ class Hub:
         self.lab = lab
         """The lab's process; its engine is called `LAB`."""
         self.address = address
+        self.epoch = 0
+        """Raised when the rows were cleared: what was read before is of the past."""
         self._lock = threading.RLock()
         self._readers: dict[str, Reader] = {}
         self._last_step: dict[str, tuple[int, float]] = {}
@@ -206,15 +211,21 @@ class Hub:
 
     def command(self, engine: str, name: str, /, **args: Any) -> Future[Ack]:
         """Ask an engine to do something; the future brings its answer, or an error."""
-        if name == "workload":
-            self._workload = dict(args)
         if self.engines is None:
             failed: Future[Ack] = Future()
             failed.set_exception(
                 RuntimeError("these are frames without an engine: nobody can obey")
             )
             return failed
-        return self.engines.command(engine, name, **args)
+        answer = self.engines.command(engine, name, **args)
+        if name == "workload":
+            answer.add_done_callback(lambda done: self._note_workload(done, args))
+        return answer
+
+    def _note_workload(self, answer: Future[Ack], args: dict[str, Any]) -> None:
+        """Remember what the lab was given, for its next start."""
+        if not answer.cancelled() and answer.exception() is None and answer.result().ok:
+            self._workload = dict(args)
 
     def restart_lab(self) -> None:
         """Stop the lab if it runs, and start it anew, without making anybody wait."""
@@ -275,11 +286,12 @@ class Hub:
             reader = self._readers.get(name or "")
             if reader is None:
                 reader = self._readers[name or ""] = Reader(self.store, name)
+                self._forget(name or "")
             reader.advance()
             link = self._link(name, source, reader)
             facts: Mapping[str, Any] = {} if source is None else source.facts
             commands = frozenset(() if source is None else source.commands)
-            return reader.snapshot(window, link, facts, commands)
+            return reader.snapshot(window, link, facts, commands, self.epoch)
 
     def advance(self, engine: str) -> None:
         """Read on without looking, as for a paused view."""
@@ -295,6 +307,13 @@ class Hub:
             name = engine or (source.engine if source is not None else "")
             return self._link(name, source, self._readers.get(name))
 
+    def clear(self) -> None:
+        """Forget all rows that were read so far, for all who look."""
+        with self._lock:
+            self.store.clear()
+            self._readers.clear()
+            self.epoch += 1
+
     def resize(self, rows: int) -> None:
         """Keep so many rows of each table from now on."""
         self.store.resize(rows)
@@ -303,6 +322,13 @@ class Hub:
     def rows(self) -> int:
         """Rows kept per table at most."""
         return max(self.store.limits.values())
+
+    def _forget(self, present: str) -> None:
+        """Names come and go: keep the readers of those looked at last."""
+        while len(self._readers) > MOST_READERS:
+            oldest = next(name for name in self._readers if name != present)
+            del self._readers[oldest]
+            self._last_step.pop(oldest, None)
 
     def _sources(self) -> list[Any]:
         return [] if self.engines is None else list(self.engines.sources())

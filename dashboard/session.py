@@ -7,6 +7,7 @@ fails is caught here, counted and shown, because Panel would log it and go on fo
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 import weakref
@@ -110,6 +111,7 @@ class Dashboard(pn.viewable.Viewer):
     ) -> None:
         super().__init__(**params)
         self.hub = hub
+        self._page = page
         self.snapshot: Snapshot | None = None
         self.failures = 0
         self.problem = ""
@@ -172,7 +174,9 @@ class Dashboard(pn.viewable.Viewer):
         try:
             with pn.io.hold():
                 self._tick()
-            self.failures = 0
+            if not self._page:
+                # Over a notebook's comm nothing goes that Panel did not change itself.
+                pn.io.push_notebook(self._layout)
         except Exception as problem:  # a failing tick must be seen, not only logged
             self.failures += 1
             self.problem = f"{type(problem).__name__}: {problem}"
@@ -210,10 +214,17 @@ class Dashboard(pn.viewable.Viewer):
             self.steering.forget()
         self._head(snapshot, snapshot.link)
         self.axis.update(snapshot)
-        for view in self.views:
-            view.update(snapshot)
-        self.controls.update(snapshot)
+        problem: Exception | None = None
+        for view in (*self.views, self.controls):
+            try:
+                view.update(snapshot)
+            except Exception as one:  # noqa: BLE001 - raised below, when the rest is drawn
+                problem = problem or one
         self._tell_history()
+        if problem is not None:
+            raise problem
+        # Only a drawing clears a fault: the looks between two drawings do too little.
+        self.failures = 0
 
     @property
     def views(self) -> list[Any]:
@@ -228,8 +239,6 @@ class Dashboard(pn.viewable.Viewer):
 
     def _status(self, snapshot: Snapshot) -> Snapshot:
         """The kept snapshot with the engine's present facts, for the controls."""
-        import dataclasses
-
         source = self.hub.source(snapshot.engine)
         facts_now = snapshot.facts if source is None else source.facts
         link = self.hub.link(snapshot.engine)
@@ -253,7 +262,7 @@ class Dashboard(pn.viewable.Viewer):
             self.hub.restart_lab()
             self.draw()
         elif action == "clear":
-            self.hub.store.clear()
+            self.hub.clear()
             self.draw()
         elif action == "controls":
             self.controls_shown = not self.controls_shown
@@ -274,7 +283,11 @@ class Dashboard(pn.viewable.Viewer):
     def _rewindow(self, *_: Any) -> None:
         self.axis.release()
         self._pinned = None
-        if self.snapshot is not None:
+        if self.snapshot is None:
+            return
+        if self.paused and self.engine in ("", self.snapshot.engine):
+            self._frozen_zoom()
+        else:
             self.draw()
 
     def _pin(self, stretch: tuple[float, float] | None) -> None:
@@ -391,7 +404,7 @@ class Dashboard(pn.viewable.Viewer):
         css = [asset("widgets.css")]
         refresh = pn.widgets.Select.from_param(
             self.param.refresh,
-            name="Refresh",
+            label="Refresh",
             description="",
             options={f"{words.duration(seconds)}": seconds for seconds in REFRESH},
             sizing_mode="stretch_width",
@@ -400,7 +413,7 @@ class Dashboard(pn.viewable.Viewer):
         )
         rows = sorted({*HISTORY, self.hub.rows})
         history = pn.widgets.Select(
-            name="History, rows a table",
+            label="History, rows a table",
             options={words.whole(count): count for count in rows},
             value=self.hub.rows,
             sizing_mode="stretch_width",
@@ -497,8 +510,6 @@ _MAIN = ":host { gap: 12px; padding: 12px 16px 20px; box-sizing: border-box; }"
 
 
 def _with(snapshot: Snapshot, link: Any) -> Snapshot:
-    import dataclasses
-
     return (
         snapshot if link is snapshot.link else dataclasses.replace(snapshot, link=link)
     )

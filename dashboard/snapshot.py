@@ -129,12 +129,16 @@ class Snapshot:
     versions: Mapping[str, int]
     lost: Mapping[str, int]
     """Rows overwritten before they were read, by table."""
+    epoch: int = 0
+    """Another number after the rows were cleared."""
     _visible: dict[str, Buckets] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     def visible(self, table: str) -> Buckets:
         """Buckets of the stretch shown: a zoomed window has some more on either side."""
+        if self.window.pinned is None:
+            return self.tables[table]
         found = self._visible.get(table)
         if found is None:
             found = self.tables[table].between(self.start, self.end, COARSE)
@@ -177,6 +181,7 @@ class Snapshot:
         """A key that differs when anything in these tables, or the stretch, has moved."""
         return (
             self.engine,
+            self.epoch,
             self.window,
             tuple(self.versions.get(name, 0) for name in names),
             # Bars move with time even when no row comes.
@@ -221,6 +226,7 @@ class Reader:
         link: Link,
         facts: Mapping[str, Fact],
         commands: frozenset[str],
+        epoch: int = 0,
     ) -> Snapshot:
         """What `window` shows now; reads nothing new, so call `advance` before."""
         end = self.end(link)
@@ -249,6 +255,7 @@ class Reader:
             events=tuple(self._events),
             versions=dict(self._seen),
             lost=dict(self._lost),
+            epoch=epoch,
         )
 
     def end(self, link: Link) -> float:

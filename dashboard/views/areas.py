@@ -11,7 +11,7 @@ from ..rollup import Values
 from ..snapshot import Snapshot
 from ..theme import Theme
 from .axis import draw
-from .base import Plot, held
+from .base import POINTER, Plot, held
 
 PALE = 0.45
 """Opacity of what is there but not used."""
@@ -70,9 +70,9 @@ class AreaPlot(Plot):
                     line_dash=[6, 4] if band.look == "dash" else [],
                 )
                 self.glyphs[band.key] = draw(self.figure, line, self.source, band.key)
-        _, top = self.stacked("pointer")
+        _, top = self.stacked(POINTER)
         pointer = Line(x="x", y=top, line_alpha=0)
-        renderer = draw(self.figure, pointer, self.source, "pointer")
+        renderer = draw(self.figure, pointer, self.source, POINTER)
         self._restack()
         self.hover(renderer)
 

@@ -11,7 +11,7 @@ from ..rollup import Buckets, Values
 from ..snapshot import COARSE, Snapshot
 from ..theme import Theme
 from .axis import draw
-from .base import Band, Plot
+from .base import POINTER, Band, Plot
 
 FILL = 1.0
 """Share of its time that a bar is wide."""
@@ -50,11 +50,11 @@ class BarPlot(Plot):
                 **band.hatch,
             )
             self.glyphs[band.key] = draw(self.figure, bar, self.source, band.key)
-        _, top = self.stacked("pointer")
+        _, top = self.stacked(POINTER)
         bar = VBar(x="x", bottom=0, top=top, fill_alpha=0, line_alpha=0)
-        self.glyphs["pointer"] = draw(self.figure, bar, self.source, "pointer")
+        self.glyphs[POINTER] = draw(self.figure, bar, self.source, POINTER)
         self._restack()
-        self.hover(self.glyphs["pointer"], self.more())
+        self.hover(self.glyphs[POINTER], self.more())
 
     def more(self) -> str:
         """HTML at the end of the tooltip."""
@@ -84,7 +84,7 @@ class BarPlot(Plot):
             self._width = bars.width
             for key, renderer in self.glyphs.items():
                 # What is pointed at has no gaps between the bars.
-                share = 1.0 if key == "pointer" else FILL
+                share = 1.0 if key == POINTER else FILL
                 if isinstance(renderer.glyph, VBar):
                     renderer.glyph.width = bars.width * 1000 * share
         return found

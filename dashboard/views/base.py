@@ -80,6 +80,10 @@ return value.toFixed(0) + " B"
 """JavaScript: bytes of a tooltip."""
 
 
+POINTER = "pointer"
+"""Name of the invisible renderer over the whole stack, which tooltips hang on."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Band:
     """One part of a plot: a layer of a stack, or a line."""
@@ -261,6 +265,8 @@ class Plot:
         below: list[str] = list(self.ground)
         for renderer in self.figure.renderers:
             key = renderer.name
+            if key == POINTER:
+                continue
             if key in self.stacks:
                 floor, top = self.stacks[key]
                 floor.fields = list(below)
@@ -270,8 +276,7 @@ class Plot:
                 renderer.visible = self.shows(key)
             elif key in self.lines():
                 renderer.visible = self.shows(key)
-        if "pointer" in self.stacks:
-            self.stacks["pointer"][1].fields = list(below)
+        self.stacks[POINTER][1].fields = list(below)
 
     def _figure(self, axis: TimeAxis) -> Any:
         found = figure(

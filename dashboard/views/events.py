@@ -50,7 +50,12 @@ class EventsView:
 
     def update(self, snapshot: Snapshot) -> bool:
         """Show the newest events; False when none has come."""
-        seen = (snapshot.engine, snapshot.versions.get("events"), len(snapshot.events))
+        seen = (
+            snapshot.engine,
+            snapshot.epoch,
+            snapshot.versions.get("events"),
+            len(snapshot.events),
+        )
         if seen == self._seen:
             return False
         self._seen = seen

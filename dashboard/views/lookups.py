@@ -41,7 +41,7 @@ class LookupsView:
 
     def __init__(self, store: FrameStore) -> None:
         self._store = store
-        self._engine: str | None = None
+        self._of: tuple[str, int] = ("", 0)
         self._text, self._reason = "", ""
         self.log: LookupLog | None = None
         self.source = LookupTable(
@@ -65,8 +65,8 @@ class LookupsView:
 
     def update(self, snapshot: Snapshot) -> bool:
         """Show the newest rows; False when there are none since the last update."""
-        if self.log is None or snapshot.engine != self._engine:
-            self._engine = snapshot.engine
+        if self.log is None or (snapshot.engine, snapshot.epoch) != self._of:
+            self._of = (snapshot.engine, snapshot.epoch)
             self.log = LookupLog(self._store, snapshot.engine or None)
             self.log.choose(self._text, self._reason)
             return self._show()

@@ -1,0 +1,240 @@
+"""A page's session: ticks, pause, zoom, theme, faults, and what is left when it ends."""
+
+import gc
+import time
+import weakref
+
+import pytest
+
+from auxconn.frames import FrameStore
+from auxconn_dashboard.hub import Hub
+from auxconn_dashboard.session import MOST_FAILURES, PLOTS, hub_of, live, open_sessions
+from bench.feed import Feed
+
+
+class Page:
+    """A page over an invented engine that ticks when the test says so."""
+
+    def __init__(self, **params):
+        self.store = FrameStore(20_000)
+        self.feed = Feed(self.store, start=time.time() - 20)
+        self.hub = Hub(self.store)
+        self.dashboard = live(self.hub, start=False, **params)
+
+    def tick(self, steps=25):
+        self.feed.run(steps)
+        self.dashboard._drawn = 0.0
+        self.dashboard.tick()
+        assert self.dashboard.failures == 0, self.dashboard.problem
+        return self.dashboard
+
+
+@pytest.fixture
+def page():
+    made = Page()
+    yield made
+    made.dashboard.close()
+
+
+def shown_steps(dashboard):
+    return dashboard.snapshot.versions["steps"]
+
+
+def test_a_tick_shows_what_has_come(page):
+    dashboard = page.tick(500)
+    assert shown_steps(dashboard) == 500
+    assert dashboard.bar.shown["word"] == "frames only"
+    page.tick(100)
+    assert shown_steps(dashboard) == 600
+    assert dashboard.plots["retained"].source.data["x"][-1] > 0
+
+
+def test_the_view_is_drawn_no_faster_than_it_is_asked_to(page):
+    dashboard = page.dashboard
+    dashboard.refresh = 5.0
+    dashboard.tick()
+    for _ in range(3):
+        dashboard.tick()
+    assert dashboard.draws == 1
+    assert dashboard.ticks == 4
+
+
+def test_a_paused_view_stands_still_and_the_reading_goes_on(page):
+    dashboard = page.tick(500)
+    dashboard.act("pause")
+    before = dashboard.plots["retained"].source.data
+    page.tick(200)
+    assert shown_steps(dashboard) == 500
+    assert dashboard.plots["retained"].source.data is before
+    assert "200 steps behind" in dashboard.bar.shown["more"]
+    dashboard.act("pause")
+    assert shown_steps(dashboard) == 700
+    assert dashboard.snapshot.lost.get("steps", 0) == 0
+
+
+def test_a_zoom_survives_ticks_and_ends_when_it_is_released(page):
+    dashboard = page.tick(500)
+    stretch = (page.feed.t - 6, page.feed.t - 3)
+    dashboard.axis.range.tags = ["pinned", stretch[0] * 1000, stretch[1] * 1000]
+    for _ in range(5):
+        page.tick()
+        assert dashboard.snapshot.window.pinned == pytest.approx(stretch)
+        assert dashboard.axis.range.tags[0] == "pinned"
+    assert dashboard.bar.shown["zoomed"] == pytest.approx(list(stretch))
+    dashboard.act("release")
+    page.tick()
+    assert dashboard.snapshot.window.pinned is None
+    assert dashboard.bar.shown["zoomed"] is None
+
+
+def test_a_zoom_into_a_paused_view_looks_closer_and_stays_paused(page):
+    dashboard = page.tick(500)
+    dashboard.act("pause")
+    held = dashboard.snapshot
+    dashboard._pin((page.feed.t - 6, page.feed.t - 3))
+    assert dashboard.snapshot is held
+    x = dashboard.plots["retained"].source.data["x"]
+    assert (x[-1] - x[0]) / 1000 < 10
+
+
+def test_another_stretch_of_time_is_drawn_at_once(page):
+    dashboard = page.tick(500)
+    dashboard.bar.on_message({"action": "window", "value": 300})
+    assert dashboard.snapshot.window.seconds == 300
+    assert dashboard.bar.shown["window"] == 300
+    dashboard.bar.on_message({"action": "window", "value": 7})
+    assert dashboard.window == 300
+
+
+def test_the_theme_is_everybodys_own(page):
+    other = live(page.hub, start=False)
+    page.dashboard.act("theme")
+    assert page.dashboard.theme == "dark"
+    assert "ac-dark" in page.dashboard._layout.css_classes
+    assert page.dashboard.plots["hits"].figure.background_fill_color == "#181D25"
+    assert other.theme == "light"
+    assert "ac-dark" not in other._layout.css_classes
+    page.dashboard.bar.on_message({"action": "prefers", "value": "no such theme"})
+    assert page.dashboard.theme == "dark"
+    other.close()
+
+
+def test_a_tick_that_fails_is_shown_and_does_not_stop_the_page(page, monkeypatch):
+    dashboard = page.tick(100)
+
+    def fail(*_):
+        raise ValueError("<b>broken</b>")
+
+    monkeypatch.setattr(dashboard.reasons, "update", fail)
+    page.feed.run(10)
+    dashboard._drawn = 0.0
+    dashboard.tick()
+    assert dashboard.failures == 1
+    assert "ValueError: <b>broken</b>" in dashboard.bar.shown["more"]
+    assert dashboard.events.source.shown["rows"] == []
+    assert dashboard.lookups.source.shown["rows"], "the other views were drawn"
+    dashboard.tick()
+    assert dashboard.failures == 1, "a look between two drawings proves nothing"
+    monkeypatch.undo()
+    page.tick()
+    assert dashboard.failures == 0
+    dashboard.tick()
+    assert "fault" not in dashboard.bar.shown["more"]
+
+
+def test_a_page_that_only_fails_stops_trying(page, monkeypatch):
+    dashboard = page.tick(100)
+    stopped = []
+
+    def fail(*_):
+        raise ValueError("broken")
+
+    monkeypatch.setattr(dashboard, "draw", fail)
+    monkeypatch.setattr(dashboard, "stop", lambda: stopped.append(True))
+    for _ in range(MOST_FAILURES):
+        dashboard._drawn = 0.0
+        dashboard.tick()
+    assert stopped == [True]
+    assert "it has stopped" in dashboard.bar.shown["more"]
+
+
+def test_history_is_forgotten_when_asked(page):
+    dashboard = page.tick(500)
+    dashboard.act("clear")
+    page.tick(0)
+    assert dashboard.snapshot.level("steps", "retained") is None
+    assert dashboard.lookups.source.shown["rows"] == []
+    page.tick(100)
+    assert dashboard.snapshot.level("steps", "retained") is not None
+    assert len(dashboard.lookups.source.shown["rows"]) == 12
+
+
+def test_history_length_is_shared(page):
+    other = live(page.hub, start=False)
+    page.dashboard._settings["history"].value = 10_000
+    assert page.hub.rows == 10_000
+    other.tick()
+    assert other._settings["history"].value == 10_000
+    other.close()
+
+
+def test_engines_are_chosen_by_name(page):
+    class Engines:
+        def sources(self):
+            return []
+
+    Feed(page.store, engine="other", start=time.time() - 20).run(50)
+    page.tick(10)
+    page.dashboard.bar.on_message({"action": "engine", "value": "nobody"})
+    assert page.dashboard.engine == ""
+    page.dashboard.engine = "other"
+    assert page.dashboard.snapshot.engine == "other"
+    assert page.dashboard.snapshot.tables["steps"].rows.sum() == 50
+
+
+def test_a_closed_page_leaves_nothing_behind():
+    before = open_sessions()
+    made = Page()
+    made.tick(100)
+    gone = weakref.ref(made.dashboard)
+    assert open_sessions() == before + 1
+    made.dashboard.close()
+    hub = made.hub
+    del made
+    gc.collect()
+    assert gone() is None
+    assert open_sessions() == before
+    assert hub.names() == []
+
+
+def test_what_can_be_looked_at_is_looked_at():
+    class Lab:
+        def __init__(self):
+            self.name, self.running = "lab", False
+            self.facts = {"block_size": 16}
+            self.commands = ("pause",)
+            self.frames = FrameStore(10)
+
+        def command(self, name, **args):
+            if name != "pause":
+                raise ValueError(f"no command {name!r}")
+            return "paused"
+
+    lab = Lab()
+    hub = hub_of(lab)
+    assert hub.store is lab.frames
+    assert hub.names() == ["lab"]
+    assert hub.link(None).state == "paused"
+    assert hub.command("lab", "pause").result(5).ok
+    refused = hub.command("lab", "fly").result(5)
+    assert (refused.ok, refused.text) == (False, "no command 'fly'")
+    store = FrameStore(10)
+    assert hub_of(store).store is store
+    assert hub_of(hub) is hub
+    with pytest.raises(TypeError, match="a list cannot be looked at"):
+        hub_of([])
+
+
+def test_all_the_plots_are_on_the_page(page):
+    assert list(page.dashboard.plots) == [kind.key for kind in PLOTS]
+    assert len({kind.key for kind in PLOTS}) == len(PLOTS)
