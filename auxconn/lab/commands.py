@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from auxconn.lab.workload_specs import WorkloadSpec
 
 if TYPE_CHECKING:
-    from auxconn.lab.lab import Lab
+    from auxconn.lab.session import Session
 
 MOST_STEPS = 1000
 """Steps one `step` command takes at most: they are taken before it is answered."""
 
 
-def apply(lab: Lab, name: str, args: Mapping[str, Any]) -> str:
+def apply(lab: Session, name: str, args: Mapping[str, Any]) -> str:
     """Carry out a command; returns what was done, in words.
 
     Raises
@@ -34,13 +34,13 @@ def apply(lab: Lab, name: str, args: Mapping[str, Any]) -> str:
     return command(lab, dict(args))
 
 
-def _set_capacity(lab: Lab, args: dict[str, Any]) -> str:
+def _set_capacity(lab: Session, args: dict[str, Any]) -> str:
     (blocks,) = _take("set_capacity", args, "blocks")
     before = lab.set_capacity(blocks)
     return f"capacity {before} -> {blocks} blocks"
 
 
-def _reconfigure(lab: Lab, args: dict[str, Any]) -> str:
+def _reconfigure(lab: Session, args: dict[str, Any]) -> str:
     if not args:
         raise ValueError("reconfigure: name at least one setting to change")
     before = lab.config
@@ -54,34 +54,34 @@ def _reconfigure(lab: Lab, args: dict[str, Any]) -> str:
     )
 
 
-def _workload(lab: Lab, args: dict[str, Any]) -> str:
+def _workload(lab: Session, args: dict[str, Any]) -> str:
     spec = WorkloadSpec.from_dict(args)
     lab.set_workload(spec)
     return f"workload {spec.describe()}"
 
 
-def _speed(lab: Lab, args: dict[str, Any]) -> str:
+def _speed(lab: Session, args: dict[str, Any]) -> str:
     (speed,) = _take("speed", args, "steps_per_s")
     lab.pacer.steps_per_s = speed
     lab.announce()
     return "as fast as it goes" if speed is None else f"{speed:g} steps/s"
 
 
-def _pause(lab: Lab, args: dict[str, Any]) -> str:
+def _pause(lab: Session, args: dict[str, Any]) -> str:
     _take("pause", args)
     lab.pacer.pause()
     lab.announce()
     return "paused"
 
 
-def _resume(lab: Lab, args: dict[str, Any]) -> str:
+def _resume(lab: Session, args: dict[str, Any]) -> str:
     _take("resume", args)
     lab.pacer.resume()
     lab.announce()
     return "running"
 
 
-def _step(lab: Lab, args: dict[str, Any]) -> str:
+def _step(lab: Session, args: dict[str, Any]) -> str:
     (number,) = _take("step", {"n": 1, **args}, "n")
     if isinstance(number, bool) or not isinstance(number, int):
         raise ValueError(f"step: n={number!r} is not a whole number")
@@ -98,7 +98,7 @@ def _step(lab: Lab, args: dict[str, Any]) -> str:
     return f"paused after {taken} step{'' if taken == 1 else 's'}"
 
 
-def _reset_prefix_cache(lab: Lab, args: dict[str, Any]) -> str:
+def _reset_prefix_cache(lab: Session, args: dict[str, Any]) -> str:
     (kv_tier,) = _take("reset_prefix_cache", {"kv_tier": False, **args}, "kv_tier")
     if not isinstance(kv_tier, bool):
         raise ValueError(f"reset_prefix_cache: kv_tier={kv_tier!r}; give True or False")
@@ -106,7 +106,7 @@ def _reset_prefix_cache(lab: Lab, args: dict[str, Any]) -> str:
     return "prefix cache reset" + (", KV tier emptied" if kv_tier else "")
 
 
-def _abort(lab: Lab, args: dict[str, Any]) -> str:
+def _abort(lab: Session, args: dict[str, Any]) -> str:
     (request,) = _take("abort", args, "request")
     if not isinstance(request, str) or not lab.abort(request):
         raise ValueError(f"abort: no request {request!r} in the engine")

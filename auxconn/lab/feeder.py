@@ -31,6 +31,8 @@ class Feeder:
         Requests to keep in the engine, in place of the workload's own word.
     prefix
         Put before each id, so that a workload that runs a second time has ids of its own.
+    running
+        Requests of a workload before this one that the engine still has.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class Feeder:
         workload: Iterable[LabRequest],
         concurrency: int | None = None,
         prefix: str = "",
+        running: Iterable[LabRequest] = (),
     ) -> None:
         own = getattr(workload, "concurrency", DEFAULT_CONCURRENCY)
         self.concurrency: int | None = own if concurrency is None else concurrency
@@ -47,8 +50,8 @@ class Feeder:
         self._exhausted = False
         self._next: LabRequest | None = None
         self._again: deque[LabRequest] = deque()
-        self._active: dict[str, LabRequest] = {}
-        self._open: set[str] = set()  # handed out or parked, and not ended
+        self._active = {one.id: one for one in running}
+        self._open = set(self._active)  # handed out or parked, and not ended
         self._parked: dict[str, list[LabRequest]] = {}
         self._num_parked = 0
         self._step = 0

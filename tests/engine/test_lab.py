@@ -189,6 +189,7 @@ def test_another_workload_follows_and_ids_stay_apart() -> None:
     workload = workloads.scan(documents=5, prompt_tokens=60, requests=8, concurrency=3)
     with Lab(CONFIG, workload) as lab:
         lab.run(requests=2)
+        handed_out = len(lab.frames.requests()) + lab._feeder.num_active
         lab.set_workload(workload)
         lab.run(requests=10)
         while not lab.done:
@@ -196,10 +197,27 @@ def test_another_workload_follows_and_ids_stay_apart() -> None:
         requests = list(lab.frames.requests()["request"])
         assert len(set(requests)) == len(requests)
         assert "2:scan-1-2" in requests
+        # What the first had not handed out is dropped, what it had is run to its end.
+        assert len(requests) == handed_out + 8
         events = lab.frames.events()
         assert list(events.loc[events["kind"] == "workload", "text"]) == (
             [repr(workload)] * 2
         )
+
+
+def test_what_runs_of_a_former_workload_survives_a_new_engine() -> None:
+    first = workloads.scan(documents=5, prompt_tokens=60, requests=8, concurrency=3)
+    with Lab(CONFIG, first) as lab:
+        lab.run(requests=1)
+        running = {one.id for one in lab._feeder.active()}
+        assert len(running) >= 2
+        lab.set_workload(workloads.scan(documents=4, requests=4, prompt_tokens=50))
+        lab.reconfigure(block_size=8)
+        lab.run()
+        ended = list(lab.frames.requests()["request"])
+        assert len(set(ended)) == len(ended)
+        assert running <= set(ended)
+        assert lab.done
 
 
 def test_any_iterable_of_requests_is_a_workload() -> None:
@@ -221,6 +239,8 @@ def test_requests_that_do_not_fit_are_refused_and_the_lab_goes_on() -> None:
     with Lab(CONFIG, requests, concurrency=3) as lab:
         with pytest.raises(ValueError, match=r"'long'.*5000 tokens.*raise num_blocks"):
             lab.step()
+        events = lab.frames.events()
+        assert "left out: request 'long'" in str(events["text"].iloc[-1])
         lab.step()
         # It runs now, and would not fit in a smaller pool.
         with pytest.raises(ValueError, match=r"'b'.*1490 tokens"):
