@@ -76,12 +76,10 @@ def test_the_live_view_is_shown(cells):
 
 
 def test_the_change_of_capacity_is_in_the_frames(cells):
-    table = shown(the_cell(cells, "lab.set_capacity"))
-    numbers = [
-        [int(word) for word in line.split()[2:]]
-        for line in table.split("\n\n")[0].splitlines()
-        if re.match(r"\d{4}-", line)
-    ]
+    (output,) = the_cell(cells, "lab.set_capacity").outputs
+    rows = re.findall(r"<tr>.*?</tr>", output["data"]["text/html"], re.DOTALL)
+    numbers = [list(map(int, re.findall(r"<td>(\d+)</td>", row))) for row in rows]
+    numbers = [row for row in numbers if row]
     before, after = numbers[0], numbers[-1]
     assert (before[3], after[3]) == (1600, 160)
     retained, on_gpu, loading, capacity = after
