@@ -22,7 +22,7 @@ setup: ## Make .venv with all pinned packages (once, a few minutes, 5 GB)
 test: ## Set up if need be and run everything CI runs
 	@$(SETUP) --browser
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not browser" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not browser" $(ARGS)
 	$(BIN)/python -m pytest -m browser $(ARGS)
 
 lint: setup ## Lint, format and types, without the tests
