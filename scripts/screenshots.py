@@ -7,8 +7,6 @@ lab runs long enough first for every plot to have something to show.
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -17,15 +15,11 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import chromium
 from playwright.sync_api import Page, ViewportSize, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-
-CHROMIUM_ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 
 PICTURES = {"screenshot.png": "light", "screenshot-dark.png": "dark"}
 SIZE: ViewportSize = {"width": 1600, "height": 1000}
@@ -54,7 +48,7 @@ def main() -> int:
         try:
             _wait_for(address, server)
             browser = playwright.chromium.launch(
-                executable_path=_chromium(), args=CHROMIUM_ARGUMENTS
+                executable_path=chromium.find(), args=chromium.ARGUMENTS
             )
             pages = {
                 name: _open(browser.new_page(viewport=SIZE), address, theme)
@@ -74,10 +68,6 @@ def _open(page: Page, address: str, theme: str) -> Page:
     page.goto(f"{address}?theme={theme}")
     page.locator("canvas").first.wait_for(timeout=60_000)
     return page
-
-
-def _chromium() -> str | None:
-    return os.environ.get("AUXCONN_CHROMIUM") or shutil.which("chromium")
 
 
 def _free_port() -> int:

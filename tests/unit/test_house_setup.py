@@ -11,10 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from auxconn import doctor
+
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 
 def load(name):
+    """A script as a module; the scripts import each other by their bare names."""
     spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -28,7 +31,17 @@ def pip_progress():
 
 
 @pytest.fixture
-def setup_env(pip_progress):
+def venvs(pip_progress):
+    return load("venvs")
+
+
+@pytest.fixture
+def chromium(venvs):
+    return load("chromium")
+
+
+@pytest.fixture
+def setup_env(chromium):
     return load("setup_env")
 
 
@@ -120,55 +133,57 @@ def test_it_goes_on_after_an_interrupt(setup_env, venv, monkeypatch):
     assert done == ["pins", "vllm", "project"]
 
 
-def test_half_a_package_is_removed_so_that_pip_sees_it(setup_env, venv):
-    site = setup_env.site_packages(venv)
+def test_half_a_package_is_removed_so_that_pip_sees_it(venvs, venv):
+    site = venvs.site_packages(venv)
     for name, whole in (("numpy-2.0.dist-info", True), ("torch-2.0.dist-info", False)):
         (site / name).mkdir()
         (site / name / "METADATA").write_text("Name: x\n")
         if whole:
             (site / name / "RECORD").write_text("")
-    setup_env.remove_halves(venv)
+    venvs.remove_halves(venv)
     assert [path.name for path in site.iterdir()] == ["numpy-2.0.dist-info"]
 
 
-def test_a_python_is_run_before_it_is_believed(setup_env, tmp_path):
+def test_a_python_is_run_before_it_is_believed(venvs, tmp_path):
     """A version manager's shim is on the path and has no Python behind it."""
     shim = tmp_path / "python3.12"
     shim.write_text("#!/bin/sh\necho 'python3.12: command not found' >&2\nexit 127\n")
     shim.chmod(0o755)
-    assert setup_env.python_version(str(shim)) is None
-    assert setup_env.python_version(str(tmp_path / "absent")) is None
-    assert setup_env.python_version(sys.executable) == sys.version_info[:2]
+    assert venvs.python_version(str(shim)) is None
+    assert venvs.python_version(str(tmp_path / "absent")) is None
+    assert venvs.python_version(sys.executable) == sys.version_info[:2]
 
 
-def test_a_python_that_fits_is_found_on_the_path(setup_env, monkeypatch):
+def test_a_python_that_fits_is_found_on_the_path(venvs, monkeypatch):
     table = {sys.executable: (3, 14), "python3.12": (3, 12)}
-    monkeypatch.setattr(setup_env, "python_version", table.get)
-    assert setup_env.find_python(None) == "python3.12"
-    with pytest.raises(setup_env.SetupError, match=r"3\.11, 3\.12, 3\.13.*is 3\.14"):
-        setup_env.find_python(sys.executable)
+    monkeypatch.setattr(venvs, "python_version", table.get)
+    assert venvs.find_python(None) == "python3.12"
+    with pytest.raises(venvs.SetupError, match=r"3\.11, 3\.12, 3\.13.*is 3\.14"):
+        venvs.find_python(sys.executable)
 
 
-def test_no_fitting_python_says_what_to_do(setup_env, monkeypatch):
-    monkeypatch.setattr(setup_env, "python_version", {sys.executable: (3, 9)}.get)
-    monkeypatch.setattr(setup_env.sys, "version_info", (3, 9, 1))
-    with pytest.raises(setup_env.SetupError, match=r"is 3\.9.*make setup PYTHON="):
-        setup_env.find_python(None)
+def test_no_fitting_python_says_what_to_do(venvs, monkeypatch):
+    monkeypatch.setattr(venvs, "python_version", {sys.executable: (3, 9)}.get)
+    monkeypatch.setattr(venvs.sys, "version_info", (3, 9, 1))
+    with pytest.raises(venvs.SetupError, match=r"is 3\.9.*make setup PYTHON="):
+        venvs.find_python(None)
 
 
-def test_a_python_without_venv_names_the_package(setup_env, monkeypatch):
-    monkeypatch.setattr(setup_env, "python_version", {}.get)
-    monkeypatch.setattr(setup_env, "PYTHONS", (sys.version_info[:2],))
+def test_a_python_without_venv_names_the_package(venvs, monkeypatch):
+    monkeypatch.setattr(venvs, "python_version", {}.get)
+    monkeypatch.setattr(venvs, "PYTHONS", (sys.version_info[:2],))
     major, minor = sys.version_info[:2]
     with pytest.raises(
-        setup_env.SetupError, match=rf"apt-get install python{major}\.{minor}-venv"
+        venvs.SetupError, match=rf"apt-get install python{major}\.{minor}-venv"
     ):
-        setup_env.find_python(None)
+        venvs.find_python(None)
 
 
-def test_a_full_disk_is_told_before_the_work(setup_env, monkeypatch, tmp_path, capsys):
+def test_a_full_disk_is_told_before_the_work(
+    setup_env, venvs, monkeypatch, tmp_path, capsys
+):
     monkeypatch.setattr(
-        setup_env.shutil, "disk_usage", lambda _: SimpleNamespace(free=2_100_000_000)
+        venvs.shutil, "disk_usage", lambda _: SimpleNamespace(free=2_100_000_000)
     )
     monkeypatch.setattr(setup_env, "check_machine", lambda: None)
     assert setup_env.main(["--venv", str(tmp_path / "venv")]) == 1
@@ -181,31 +196,31 @@ def test_a_full_disk_is_told_before_the_work(setup_env, monkeypatch, tmp_path, c
 @pytest.mark.parametrize(
     ("system", "machine"), [("Darwin", "arm64"), ("Linux", "aarch64")]
 )
-def test_a_machine_without_kernels_is_told(setup_env, monkeypatch, system, machine):
-    monkeypatch.setattr(setup_env.platform, "system", lambda: system)
-    monkeypatch.setattr(setup_env.platform, "machine", lambda: machine)
-    with pytest.raises(setup_env.SetupError, match=rf"{system} on {machine}"):
-        setup_env.check_machine()
+def test_a_machine_without_kernels_is_told(venvs, monkeypatch, system, machine):
+    monkeypatch.setattr(venvs.platform, "system", lambda: system)
+    monkeypatch.setattr(venvs.platform, "machine", lambda: machine)
+    with pytest.raises(venvs.SetupError, match=rf"{system} on {machine}"):
+        venvs.check_machine()
 
 
-def test_a_folder_that_is_no_venv_is_left_alone(setup_env, tmp_path):
+def test_a_folder_that_is_no_venv_is_left_alone(venvs, tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")
-    with pytest.raises(setup_env.SetupError, match="no venv"):
-        setup_env.make_venv(folder, None)
+    with pytest.raises(venvs.SetupError, match="no venv"):
+        venvs.make_venv(folder, None)
     assert (folder / "thesis.txt").exists()
 
 
-def test_a_venv_that_was_moved_is_noticed(setup_env, venv, tmp_path):
-    assert not setup_env.was_moved(venv)
+def test_a_venv_that_was_moved_is_noticed(venvs, venv, tmp_path):
+    assert not venvs.was_moved(venv)
     other = tmp_path / "other"
     shutil.move(venv, other)
-    assert setup_env.was_moved(other)
+    assert venvs.was_moved(other)
 
 
-def test_a_sound_venv_is_kept(setup_env, venv):
-    assert setup_env.make_venv(venv, None) == venv / "bin" / "python"
+def test_a_sound_venv_is_kept(venvs, venv):
+    assert venvs.make_venv(venv, None) == venv / "bin" / "python"
 
 
 def test_pytorch_comes_from_its_index_only_where_pip_is_offered_none(
@@ -261,12 +276,16 @@ def test_vllm_goes_over_the_kernels_unless_it_lies_there(setup_env, venv, monkey
     assert len(calls) == 1
 
 
-def test_chromium_is_named_where_it_cannot_be_installed(setup_env, monkeypatch):
+def test_chromium_is_named_where_it_cannot_be_installed(venvs, chromium, monkeypatch):
     monkeypatch.delenv("AUXCONN_CHROMIUM", raising=False)
-    monkeypatch.setattr(setup_env.shutil, "which", lambda _: None)
-    monkeypatch.setattr(setup_env.os, "geteuid", lambda: 1000)
-    with pytest.raises(setup_env.SetupError, match="apt-get install chromium"):
-        setup_env.install_chromium()
+    monkeypatch.setattr(chromium.shutil, "which", lambda _: None)
+    monkeypatch.setattr(chromium.os, "geteuid", lambda: 1000)
+    with pytest.raises(venvs.SetupError, match="apt-get install chromium"):
+        chromium.install()
+
+
+def test_the_doctor_looks_for_the_same_chromium(chromium):
+    assert doctor.CHROMIUM == chromium.NAMES
 
 
 @pytest.mark.parametrize(
