@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import logging
 from typing import Any
 
 import panel as pn
@@ -17,6 +18,8 @@ from auxconn_dashboard.session import HUB_KEY, Dashboard
 from auxconn_dashboard.theme import asset
 
 pn.extension(reconnect=True, notifications=False, loading_indicator=False)
+# Two lines for each tick of each browser are no news.
+logging.getLogger("panel.io.callbacks").setLevel(logging.WARNING)
 
 
 def hub() -> Hub:

@@ -128,6 +128,8 @@ class Controls:
                 "step", "reset", "undo",
             )
         }  # fmt: skip
+        for name, widget in self.widgets.items():
+            widget.css_classes = [f"ac-control-{name}"]
         self.source = self.widgets
         self._notes = {
             name: pn.pane.HTML("", sizing_mode="stretch_width", margin=0, stylesheets=[

@@ -58,6 +58,7 @@ def serve(
         When the port is taken; the text says what to do.
     """
     check_port(address, port)
+    port = port or _free_port(address)
     import panel as pn
 
     _quieten()
@@ -117,9 +118,14 @@ def _quieten() -> None:
     logging.getLogger("asyncio").addFilter(worth_telling)
 
 
-def _origins(address: str, port: int, more: tuple[str, ...]) -> list[str] | str:
-    """Hosts a browser may come from. A free port is not known yet: any port of loopback."""
-    if port == 0:
-        return [f"{LOOPBACK}:*", "localhost:*", *more]
+def _free_port(address: str) -> int:
+    """A port nobody listens on; known before the server is, which must name its origins."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
+def _origins(address: str, port: int, more: tuple[str, ...]) -> list[str]:
+    """Hosts a browser may come from."""
     hosts = {address, LOOPBACK, "localhost"} - {"0.0.0.0", "::"}
     return [*(f"{host}:{port}" for host in sorted(hosts)), *more]

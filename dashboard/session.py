@@ -125,6 +125,7 @@ class Dashboard(pn.viewable.Viewer):
         self.axis = TimeAxis(self._pin)
         self.steering = Steering(self._send)
         self.bar = TopBar(
+            name="auxconn-topbar",
             fixed=fixed(windows=windows(), keys=KEYS, page=page, chosen=chosen),
             sizing_mode="stretch_width",
         )

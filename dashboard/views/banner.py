@@ -51,7 +51,7 @@ class BannerView:
     ) -> None:
         self._address = address
         self._restartable = restartable
-        self.source = Notice(sizing_mode="stretch_width")
+        self.source = Notice(name="auxconn-banner", sizing_mode="stretch_width")
         self.source.on_message = lambda said: on_action(str(said.get("action", "")))
         self.root = pn.Column(
             self.source,

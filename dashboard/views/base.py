@@ -134,6 +134,7 @@ class Plot:
         """Keys of the bands that are switched off."""
         self.option = self.options[0] if self.options else ""
         self.head = CardHead(
+            name=f"auxconn-head-{self.key}",
             fixed=fixed(
                 title=self.title,
                 unit=self.unit,

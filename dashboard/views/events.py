@@ -38,7 +38,7 @@ class EventsView:
     """
 
     def __init__(self) -> None:
-        self.source = Log(sizing_mode="stretch_width")
+        self.source = Log(name="auxconn-events", sizing_mode="stretch_width")
         self.source.show(rows=[], empty=_EMPTY)
         self.root = pn.Column(
             self.source,

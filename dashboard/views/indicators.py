@@ -41,7 +41,7 @@ class IndicatorsView:
     """
 
     def __init__(self) -> None:
-        self.source = Cards(sizing_mode="stretch_width")
+        self.source = Cards(name="auxconn-indicators", sizing_mode="stretch_width")
         self.source.show(cards=_unknown())
         self.root = pn.Column(
             self.source,

@@ -45,6 +45,7 @@ class LookupsView:
         self._text, self._reason = "", ""
         self.log: LookupLog | None = None
         self.source = LookupTable(
+            name="auxconn-lookups",
             fixed=fixed(
                 reasons=[
                     ["every end", ""],

@@ -45,7 +45,7 @@ class ReasonsView:
     tables: ClassVar[tuple[str, ...]] = ("lookups",)
 
     def __init__(self) -> None:
-        self.source = Bars(sizing_mode="stretch_width")
+        self.source = Bars(name="auxconn-reasons", sizing_mode="stretch_width")
         self.source.show(rows=_rows(None), empty=_EMPTY)
         self.root = pn.Column(
             self.source,
