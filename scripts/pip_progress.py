@@ -56,12 +56,21 @@ CAUSES = (
 """What pip's output shows, and what to tell; the first that is found counts."""
 
 
+NOT_OFFERED = re.compile(r"No matching distribution found|ResolutionImpossible")
+"""What pip says when it is offered no such package; the second where it has constraints."""
+
+
 class PipError(Exception):
     """pip failed; the message says why and what to do."""
 
     def __init__(self, message: str, output: str) -> None:
         super().__init__(message)
         self.output = output
+
+    @property
+    def not_offered(self) -> bool:
+        """True when pip was offered no such package, and nothing else was wrong."""
+        return bool(NOT_OFFERED.search(self.output))
 
 
 def explain(output: str) -> str:
@@ -133,16 +142,8 @@ def run_pip(
     progress = Progress(title)
     output: list[str] = []
     installing = threading.Event()
-    with (
-        log.open("a", encoding="utf-8") as file,
-        subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        ) as process,
-    ):
+    # Old Pythons have to read this file too, if only to be told that they are old.
+    with log.open("a", encoding="utf-8") as file, _start(command) as process:
         file.write(f"$ {' '.join(command)}\n")
         watch = threading.Thread(
             target=_watch_folder,
@@ -172,6 +173,16 @@ def run_pip(
     progress.end()
 
 
+def _start(command: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        universal_newlines=True,
+        errors="replace",
+    )
+
+
 def _show(line: str, output: list[str], progress: Progress, total: int) -> None:
     match = COLLECTING.match(line)
     if match:
@@ -188,7 +199,7 @@ def _watch_folder(
 ) -> None:
     """Count what is unpacked: pip says nothing while it installs."""
     installing.wait()
-    while process.poll() is None:
+    while total > 1 and process.poll() is None:
         there = sum(1 for _ in site.glob("*.dist-info"))
         progress.show(f"unpacked {there} of about {total + 2}")
         time.sleep(1.0)

@@ -82,7 +82,7 @@ def install_pins(venv: Path, python: Path, log: Path) -> None:
     try:
         run_pip(python, arguments, log, title, 1)
     except PipError as error:
-        if "No matching distribution" not in error.output:
+        if not error.not_offered:
             raise
         print("    pip is offered no CPU build here; taking PyTorch's own index")
         from_index = [*arguments, "--extra-index-url", TORCH_CPU_INDEX]

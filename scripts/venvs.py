@@ -155,6 +155,7 @@ def was_moved(venv: Path) -> bool:
 @contextlib.contextmanager
 def one_at_a_time(venv: Path) -> Iterator[None]:
     """Hold the lock beside the venv, so that two calls do not build it together."""
+    venv.parent.mkdir(parents=True, exist_ok=True)
     with venv.with_name(venv.name + ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import shutil
 import subprocess
@@ -69,6 +70,14 @@ def test_it_needs_the_standard_library_alone():
         check=True,
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "path", sorted(SCRIPTS.glob("*.py")), ids=lambda path: path.name
+)
+def test_an_old_python_can_read_the_scripts(path):
+    """Or it would show a SyntaxError instead of the sentence that it is too old."""
+    ast.parse(path.read_text(), feature_version=(3, 7))
 
 
 def test_stages_survive_and_know_their_inputs(setup_env, venv):
@@ -223,8 +232,15 @@ def test_a_sound_venv_is_kept(venvs, venv):
     assert venvs.make_venv(venv, None) == venv / "bin" / "python"
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "ERROR: No matching distribution found for torch==2.13.0+cpu",
+        "ERROR: ResolutionImpossible: for help visit",
+    ],
+)
 def test_pytorch_comes_from_its_index_only_where_pip_is_offered_none(
-    setup_env, venv, monkeypatch
+    setup_env, venv, monkeypatch, refusal
 ):
     calls = []
 
