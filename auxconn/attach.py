@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from auxconn.channel import Channel
     from auxconn.frames import FrameStore
     from auxconn.probes.scheduler import SchedulerProbe
+    from auxconn.probes.ticker import Ticker
     from auxconn.probes.worker import WorkerProbe
 
 COMMANDS = ("set_capacity",)
@@ -57,6 +58,7 @@ class Attachment:
         self.facts = facts
         """What the engine announces of itself; names in `auxconn.facts`."""
         self._attached = True
+        self._ticker: Ticker | None = None
 
     @property
     def commands(self) -> tuple[str, ...]:
@@ -116,9 +118,10 @@ class Attachment:
         return len(commands)
 
     def flush(self) -> None:
-        """Have the rows of all steps so far written; needed with `deferred` alone."""
-        if self.scheduler_probe is not None and self.scheduler_probe.scribe is not None:
-            self.scheduler_probe.scribe.flush()
+        """Write the rows of all steps so far; needed with `deferred` alone."""
+        for probe in (self.scheduler_probe, self.worker_probe):
+            if probe is not None:
+                probe.flush()
 
     def detach(self) -> None:
         """Restore everything as it was before, and close the channel; safe to call twice.
@@ -128,12 +131,20 @@ class Attachment:
         if not self._attached:
             return
         self._attached = False
-        if self.worker_probe is not None:
-            self.worker_probe.detach()
-        if self.scheduler_probe is not None:
-            self.scheduler_probe.close()
+        for probe in (self.worker_probe, self.scheduler_probe):
+            if probe is not None:
+                probe.detach()
+        if self._ticker is not None:
+            self._ticker.close()
+        self.flush()
         if self.channel is not None:
             self.channel.close("detached")
+
+    def _defer(self) -> None:
+        from auxconn.probes.ticker import Ticker
+
+        probes = [self.scheduler_probe, self.worker_probe]
+        self._ticker = Ticker([probe.flush for probe in probes if probe is not None])
 
     def _announce(self) -> None:
         self.sink.hello(self.facts, self.commands)
@@ -177,10 +188,10 @@ def attach(
     engine, rank
         Under which name the rows appear.
     deferred
-        True makes the scheduler's rows in a thread of their own, up to
-        `auxconn.probes.scribe.SECONDS` later, which spares the scheduler's thread most of
-        the work; `Attachment.flush` waits for them. False makes them within the step. By
-        default it is True with an address and False otherwise.
+        True makes the rows in a thread of their own, `auxconn.probes.ticker.SECONDS`
+        later, which spares the engine's threads most of the work; `Attachment.flush` has
+        them now. False makes them within the step. By default it is True with an address
+        and False otherwise.
 
     Raises
     ------
@@ -203,13 +214,17 @@ def attach(
         rank,
         "worker" if scheduler is None else "scheduler" if worker is None else "engine",
     )
+    if deferred is None:
+        deferred = channel is not None
     clock = StepClock() if scheduler is not None and worker is not None else None
     attachment = Attachment(sink, channel, None, None, {})
     try:
         if worker is not None:
             from auxconn.probes.worker import WorkerProbe
 
-            attachment.worker_probe = WorkerProbe(worker, sink, clock)
+            attachment.worker_probe = WorkerProbe(
+                worker, sink, clock, deferred=deferred
+            )
             attachment.worker_probe.attach()
         if scheduler is not None:
             from auxconn.probes.scheduler import SchedulerProbe
@@ -219,9 +234,11 @@ def attach(
                 sink,
                 clock,
                 None if channel is None else attachment.apply_commands,
-                deferred=channel is not None if deferred is None else deferred,
+                deferred=deferred,
             )
             attachment.scheduler_probe.attach()
+        if deferred:
+            attachment._defer()
         attachment.facts.update(_facts(scheduler, worker, attachment))
         attachment._announce()
     except BaseException:

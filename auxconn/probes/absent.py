@@ -7,24 +7,9 @@ log says in order what left and what was cached, and a block is where its last e
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from auxconn.probes.pool import Log
-
-
-class Movements:
-    """What one step's log says; `left` has a block as often as it left, in order."""
-
-    __slots__ = ("away", "came", "left", "wiped")
-
-    def __init__(self) -> None:
-        self.left: list[bytes] = []
-        self.away: set[bytes] = set()
-        """Blocks that left and have not come back."""
-        self.came: set[bytes] = set()
-        """After a wipe: what was cached since."""
-        self.wiped = False
-        """True when the whole cache was emptied."""
 
 
 class AbsentBlocks:
@@ -46,42 +31,57 @@ class AbsentBlocks:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def read(self, log: Log) -> Movements:
-        """Follow the log of a step; blocks that came back are absent no more."""
-        found = Movements()
-        suffix, many_groups = self._suffix, self._many_groups
-        left, away, came, absent = found.left, found.away, found.came, self.keys
-        for entry in log:
-            if isinstance(entry, bytes):
-                if many_groups and not entry.endswith(suffix):
-                    continue
-                key = entry[:-4]
-                left.append(key)
-                away.add(key)
-                if found.wiped:
-                    came.discard(key)
-            elif entry is None:
-                found.wiped = True
+    def clean(self, log: Log) -> Log:
+        """The same log with the keys of the group that counts alone, as blocks' keys."""
+        suffix = self._suffix
+        if self._many_groups:
+            return [
+                ([key[:-4] for key in left if key.endswith(suffix)], cached)
+                for left, cached in log
+            ]
+        return [([key[:-4] for key in left], cached) for left, cached in log]
+
+    def follow(
+        self,
+        log: Log,
+        away: set[bytes],
+        released: Collection[bytes],
+        retained: Callable[[], Iterable[bytes]],
+    ) -> None:
+        """Bring the set up to date with one step.
+
+        Parameters
+        ----------
+        log
+            The step's, cleaned.
+        away
+            Those of the blocks that left that are retained.
+        released
+            Blocks that the connector has let go of.
+        retained
+            All retained blocks after the step; only asked for when the cache was emptied.
+        """
+        absent = self.keys
+        wiped = False
+        came: set[bytes] = set()
+        for left, cached in log:
+            if left:
+                absent |= away.intersection(left)
+                if came:
+                    came.difference_update(left)
+            if cached is None:
+                wiped = True
                 absent.clear()
-                away.clear()
                 came.clear()
-            else:
-                if away:
-                    away.difference_update(entry)
+            elif cached:
                 if absent:
-                    absent.difference_update(entry)
-                if found.wiped:
-                    came.update(entry)
-        return found
-
-    def add(self, keys: Iterable[bytes]) -> None:
-        """Retained blocks that are away."""
-        self.keys.update(keys)
-
-    def remove(self, keys: Iterable[bytes]) -> None:
-        """Blocks that are retained no more."""
-        if self.keys:
-            self.keys.difference_update(keys)
+                    absent.difference_update(cached)
+                if wiped:
+                    came.update(cached)
+        if wiped:
+            absent = self.keys = set(retained()) - came
+        if released and absent:
+            absent.difference_update(released)
 
     def replace(self, keys: Iterable[bytes]) -> None:
         """Begin anew: these are the absent ones."""

@@ -15,7 +15,7 @@ counts agree when both were attached before the first step, as the plugin does.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import deque
 from typing import Any
 
 AHEAD = 64
@@ -23,19 +23,24 @@ AHEAD = 64
 
 
 class StepClock:
-    """Numbers of the steps whose metadata have not reached the worker yet."""
+    """Numbers of the newest steps, by their metadata."""
 
     def __init__(self) -> None:
-        self._steps: OrderedDict[int, tuple[Any, int]] = OrderedDict()
+        # The objects are kept with the numbers: equal metadata need not be the same.
+        self._newest: tuple[Any, int] = (None, 0)
+        self._steps: deque[tuple[Any, int]] = deque(maxlen=AHEAD)
 
     def note(self, metadata: Any, step: int) -> None:
         """Remember that `metadata` is that of `step`."""
-        # The object is kept with the number: an id is only good while its object lives.
-        self._steps[id(metadata)] = (metadata, step)
-        if len(self._steps) > AHEAD:
-            self._steps.popitem(last=False)
+        self._newest = newest = (metadata, step)
+        self._steps.append(newest)
 
-    def take(self, metadata: Any, otherwise: int) -> int:
-        """Give the step of `metadata` and forget it; `otherwise` when it is not known."""
-        found = self._steps.pop(id(metadata), None)
-        return otherwise if found is None else found[1]
+    def step_of(self, metadata: Any, otherwise: int) -> int:
+        """Step of `metadata`; `otherwise` when it is not known."""
+        newest, step = self._newest
+        if newest is metadata:
+            return step
+        for noted, step in reversed(self._steps):
+            if noted is metadata:
+                return step
+        return otherwise

@@ -8,8 +8,8 @@ evicted from the GPU without having been retained). When more are lost than that
 lost first are forgotten, and a look-up that ends at one of them says "never seen".
 
 An admission can touch thousands of blocks, so nothing here loops over blocks in Python: a
-dictionary gives each key (the block's last hash) a slot, and its numbers are one entry, so
-that they share a cache line, of one numpy table.
+dictionary gives each key (the block's last hash) a slot, and its numbers are in numpy
+arrays by slot.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ import numpy as np
 
 Slots = np.ndarray[Any, np.dtype[np.intp]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Times = float | np.ndarray[Any, np.dtype[np.float64]]
+"""Seconds: one time for all keys, or one for each."""
 
 MEMORY = 65_536
 """Lost blocks that are remembered, unless the connector's capacity is larger."""
@@ -34,19 +36,8 @@ CHUNK = 1024
 _RETAINED, _RELEASED, _EVICTED = 1, 2, 3
 """States of an entry; those from `_RELEASED` on are of lost blocks, 0 is of none."""
 
-_ENTRY = np.dtype(
-    [
-        ("first", "f8"),
-        ("last", "f8"),
-        ("loss", "i8"),
-        ("uses", "u4"),
-        ("state", "u1"),
-    ],
-    align=True,
-)
-"""When it was retained and last looked up (s), the number of its last loss, its uses."""
-
-_UNKNOWN = (math.nan, math.nan, 0, 0, 0)
+_ONE = np.uint32(1)
+# Of the array's own type: numpy adds anything else five times as slowly.
 
 
 class Ledger:
@@ -66,8 +57,13 @@ class Ledger:
         self._spare: list[int] = []
         self._lost: deque[bytes] = deque()
         self._losses = 0
+        self._room = 0
         # One more than there are slots: a key that has none is found at -1, the last.
-        self._lay_out(np.full(1, np.array(_UNKNOWN, _ENTRY)))
+        self._first = np.full(1, math.nan)
+        self._last = np.full(1, math.nan)
+        self._uses = np.zeros(1, np.uint32)
+        self._loss = np.zeros(1, np.int64)
+        self._state = np.zeros(1, np.uint8)
 
     def __len__(self) -> int:
         """Blocks with an entry."""
@@ -108,18 +104,17 @@ class Ledger:
         had = state[:end] == _RELEASED
         return list(compress(keys, had.tolist())), slots[:end][had]
 
-    def numbers(self, slots: Slots, now: float) -> tuple[bytes, bytes, bytes]:
+    def numbers(self, slots: Slots, now: Times) -> tuple[bytes, bytes, bytes]:
         """Age and idle time (s, float32) and uses (uint32) at `now` (s), packed."""
-        entries = self._table[slots]
         return (
-            (now - entries["first"]).astype("<f4").tobytes(),
-            (now - entries["last"]).astype("<f4").tobytes(),
-            entries["uses"].astype("<u4").tobytes(),
+            (now - self._first[slots]).astype("<f4").tobytes(),
+            (now - self._last[slots]).astype("<f4").tobytes(),
+            self._uses[slots].astype("<u4", copy=False).tobytes(),
         )
 
     # -- what happens to blocks -----------------------------------------------------------
 
-    def retain(self, keys: Sequence[bytes], now: float) -> None:
+    def retain(self, keys: Sequence[bytes], now: Times) -> None:
         """Begin the entries of blocks that are retained from `now` (s) on.
 
         `now` is NaN when nobody knows since when.
@@ -132,38 +127,66 @@ class Ledger:
         if len(self._known) - before < count:
             # Some had an entry, from when they were lost.
             self._spare.extend(set(offered).difference(slots.tolist()))
-        self._table[slots] = (now, math.nan, 0, 0, _RETAINED)
+        self._first[slots] = now
+        self._last[slots] = math.nan
+        self._uses[slots] = 0
+        self._state[slots] = _RETAINED
 
-    def touch(self, keys: Sequence[bytes], now: float) -> None:
-        """Note a look-up at `now` (s) that hit `keys`, each named once."""
+    def touch(self, keys: Sequence[bytes], now: Times) -> None:
+        """Note look-ups at `now` (s), in order, that hit `keys`; a key counts each time."""
         slots = self.find(keys)
-        slots = slots[self._state[slots] == _RETAINED]
+        # Not those that were retained only later: they come in one batch.
+        counts = (self._state[slots] == _RETAINED) & ~(self._first[slots] > now)
+        if b"\0" in counts.tobytes():
+            slots = slots[counts]
+            if isinstance(now, np.ndarray):
+                now = now[counts]
         self._last[slots] = now
-        self._uses[slots] += np.uint32(1)
+        np.add.at(self._uses, slots, _ONE)
 
-    def release(self, keys: Sequence[bytes]) -> Slots:
-        """Note that the connector let go of `keys`; their slots."""
-        slots = self._ensure(keys)
-        self._state[slots] = _RELEASED
-        self._lose(keys, slots)
-        return slots
+    def lose(
+        self, left: Sequence[bytes], released: Sequence[bytes], now: Times
+    ) -> tuple[Mask, tuple[bytes, bytes, bytes]]:
+        """Note that the GPU lost `left` and that the connector let go of `released`.
 
-    def evict(self, keys: Sequence[bytes]) -> tuple[Slots, Mask]:
-        """Note that the GPU lost `keys`; their slots, and which of them are retained.
+        Blocks the GPU lost that are not retained are lost altogether; the others still
+        have their rows.
 
-        Those that are not retained are lost: the others have their rows still.
+        Parameters
+        ----------
+        now
+            Seconds, one for all or one for each of `left` and then of `released`.
+
+        Returns
+        -------
+        retained
+            Which of `left` are retained.
+        numbers
+            Of `left` and then `released`, as `numbers` gives them, before the loss; not a
+            number for what the GPU lost and was not retained.
         """
-        slots = self.find(keys)
-        retained = self.are_retained(slots)
-        if not retained.all():
-            lost = list(dict.fromkeys(compress(keys, (~retained).tolist())))
+        count = len(left)
+        slots = self.find([*left, *released])
+        retained = self._state[slots[:count]] == _RETAINED
+        lost: list[bytes] = []
+        known = slots
+        if count and b"\0" in retained.tobytes():
+            known = slots.copy()
+            known[:count][~retained] = -1
+            lost = list(dict.fromkeys(compress(left, (~retained).tolist())))
+        numbers = self.numbers(known, now)
+        if lost:
             own = self._ensure(lost)
             # A block that had been released keeps what is known of that time.
-            fresh = own[self._state[own] != _RELEASED]
-            self._table[fresh] = (math.nan, math.nan, 0, 0, _EVICTED)
+            self._state[own[self._state[own] != _RELEASED]] = _EVICTED
             self._lose(lost, own)
-            slots = self.find(keys)
-        return slots, retained
+        if released:
+            slots = slots[count:]
+            if slots.min() < 0:
+                slots = self._ensure(released)
+            self._state[slots] = _RELEASED
+            self._lose(released, slots)
+        return retained, numbers
 
     def keep_only(self, slots: Slots) -> None:
         """Of the retained blocks only those of `slots` still are; the others are lost."""
@@ -184,27 +207,33 @@ class Ledger:
             missing = list(dict.fromkeys(compress(keys, (slots < 0).tolist())))
             taken = self._take(len(missing))
             self._known.update(zip(missing, taken, strict=True))
-            self._table[taken] = _UNKNOWN
+            self._first[taken] = math.nan
+            self._last[taken] = math.nan
+            self._uses[taken] = 0
             slots = self.find(keys)
         return slots
 
     def _take(self, count: int) -> list[int]:
         spare = self._spare
         if len(spare) < count:
-            room = len(self._table) - 1
-            wider = max(1024, 2 * room, room + count)
-            table = np.full(wider + 1, np.array(_UNKNOWN, _ENTRY))
-            table[:room] = self._table[:room]
-            self._lay_out(table)
-            spare.extend(range(room, wider))
+            self._grow(max(1024, 2 * self._room, self._room + count))
         taken = spare[len(spare) - count :]
         del spare[len(spare) - count :]
         return taken
 
-    def _lay_out(self, table: np.ndarray[Any, Any]) -> None:
-        self._table = table
-        self._last, self._loss = table["last"], table["loss"]
-        self._uses, self._state = table["uses"], table["state"]
+    def _grow(self, room: int) -> None:
+        before = self._room
+
+        def longer(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            grown = np.full(room + 1, array[-1])
+            grown[:before] = array[:-1]
+            return grown
+
+        self._first, self._last = longer(self._first), longer(self._last)
+        self._uses, self._loss = longer(self._uses), longer(self._loss)
+        self._state = longer(self._state)
+        self._spare.extend(range(before, room))
+        self._room = room
 
     def _lose(self, keys: Sequence[bytes], slots: Slots) -> None:
         # A block can be lost, come back and be lost again: its last loss counts.

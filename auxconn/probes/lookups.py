@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from auxconn.probes.ledger import Ledger
 from auxconn.records import Lookups, Refusal, RunEnd
 
 
@@ -84,8 +83,8 @@ class Admission:
         self.refusal: Refusal = ""
         self.attempts = 1
 
-    def reason(self, block_size: int, ledger: Ledger) -> RunEnd:
-        """Why its run of hits ended."""
+    def reason(self, block_size: int, is_lost: Callable[[bytes], bool]) -> RunEnd:
+        """Why its run of hits ended; `is_lost` says of a block that it was here once."""
         end = self.run * block_size
         if end >= self.tokens:
             return "last_token"
@@ -93,7 +92,7 @@ class Admission:
             return "whole"
         if self.run >= len(self.keys):
             return "short"
-        return "evicted" if ledger.is_lost(self.keys[self.run]) else "never_seen"
+        return "evicted" if is_lost(self.keys[self.run]) else "never_seen"
 
     def row(self, t: float, step: int, block_size: int, reason: RunEnd) -> Lookups:
         """Make the row; `reason` is why the run of hits ended."""

@@ -8,11 +8,30 @@ thousands of hashes in one numpy operation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 _NAN = np.array(np.nan, "<f4").tobytes()
+
+
+class Packed(NamedTuple):
+    """The packed columns of some blocks' events."""
+
+    hash: bytes
+    age: bytes
+    idle: bytes
+    uses: bytes
+
+    def part(self, begin: int, end: int) -> tuple[bytes, bytes, bytes, bytes]:
+        """The columns of blocks `begin` to `end`."""
+        at, to = 4 * begin, 4 * end
+        return (
+            self.hash[8 * begin : 8 * end],
+            self.age[at:to],
+            self.idle[at:to],
+            self.uses[at:to],
+        )
 
 
 def low64(keys: Sequence[bytes]) -> bytes:

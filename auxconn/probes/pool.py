@@ -20,11 +20,11 @@ from auxconn.probes.access import ConnectorView
 from auxconn.probes.guard import Guard
 from auxconn.probes.hooks import Hooks
 
-Log = list[bytes | list[bytes] | None]
-"""What happened in the prefix cache, in order.
+Log = list[tuple[list[bytes], list[bytes] | None]]
+"""What happened in the prefix cache, in order: what left, and then what was cached.
 
-A hash with its group's number behind it: its last copy has left. A list of hashes, without
-that: they were cached. None: the cache was emptied.
+A hash that has left, that is its last copy, has its group's number behind it, as in the
+pool. None in place of what was cached: the cache was emptied.
 """
 
 
@@ -49,7 +49,8 @@ class PoolProbe:
         self._guard = guard
         self._hooks = Hooks()
         self._log: Log = []
-        self._note: Any = self._log.append
+        self._left: list[bytes] = []
+        self._note: Any = self._left.append
         self._emptied = 0
         self._popped = -1
         self._map: Any = None
@@ -93,18 +94,26 @@ class PoolProbe:
         """Take the hooks away; those that must stay do nothing from now on."""
         self._active = False
         self._note = _ignore
-        self._log = []
         self._hooks.restore()
+        self._log, self._left = [], []
 
     def take(self) -> Log:
         """Take the log of what happened since the last call."""
+        if self._left:
+            self._close([])
         log = self._log
         if not log:
             # Not the list itself, which goes on being written.
             return []
         self._log = []
-        self._note = self._log.append
         return log
+
+    def _close(self, came: list[bytes] | None) -> None:
+        """Note what came after all that has left so far."""
+        if self._active:
+            self._log.append((self._left, came))
+            self._left = []
+            self._note = self._left.append
 
     def recount(self) -> None:
         """Count the free blocks that hold nothing, one by one."""
@@ -210,16 +219,16 @@ class PoolProbe:
                 num_cached_blocks * step + step - 1 : num_full_blocks * step : step
             ]
             if keys:
-                self._note(keys)
+                self._close(keys)
 
     def _move_block_hashes(self, original: Any) -> Any:
         def move_block_hashes(*args: Any, **kwargs: Any) -> Any:
-            before = len(self._log)
+            before = len(self._left)
             try:
                 return original(*args, **kwargs)
             finally:
                 # The hashes have another block now; nothing has left.
-                del self._log[before:]
+                del self._left[before:]
 
         return move_block_hashes
 
@@ -257,7 +266,7 @@ class PoolProbe:
         self._hooks.drop(self._map)
         self._watch_map()
         self.recount()
-        self._note(None)
+        self._close(None)
 
     def _prepend_n(self, original: Any) -> Any:
         failed = self._guard.failed

@@ -56,7 +56,7 @@ class SchedulerProbe:
     before_step
         Called in the scheduler's thread before each metadata is built.
     deferred
-        True works up the notes in a thread of their own, False at each step.
+        True leaves making rows to whoever calls `flush`, False makes them at each step.
 
     Raises
     ------
@@ -154,14 +154,11 @@ class SchedulerProbe:
         ):
             setattr(self, name, _nothing)
         self._before_step = None
-        if self.scribe is not None:
-            self.scribe.stop()
 
-    def close(self) -> None:
-        """Detach and make the rows of what was noted."""
-        self.detach()
+    def flush(self) -> None:
+        """Make the rows of what was noted so far, from any thread."""
         if self.scribe is not None:
-            self.scribe.close()
+            self.scribe.flush()
 
     def tell(self, kind: EventKind, text: str) -> None:
         """Write an event."""

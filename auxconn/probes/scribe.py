@@ -1,7 +1,7 @@
 """Making rows of notes: the part of the scheduler's probe that can wait.
 
-Notes are worked up in order and in batches, by the scribe's own thread many times a second
-or by whoever calls `flush`. Work that follows work of the same kind finds its code and data
+Notes are worked up in order and in batches, by a thread many times a second (`Ticker`) or
+by whoever calls `flush`. Work that follows work of the same kind finds its code and data
 in the caches, so a batch costs a fraction of what its steps would cost one by one in the
 middle of the scheduler, and an engine that waits for its GPU does not pay for it at all.
 
@@ -14,29 +14,30 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterator
 from itertools import compress
 
 import numpy as np
 
 from auxconn.probes.absent import AbsentBlocks
 from auxconn.probes.access import ConnectorView
+from auxconn.probes.batch import Batch, Entry, batches
 from auxconn.probes.guard import Guard
 from auxconn.probes.ledger import MEMORY, Ledger
 from auxconn.probes.loads import LoadLog
 from auxconn.probes.lookups import Admission
 from auxconn.probes.notes import Note, Snapshot
-from auxconn.probes.packed import last_hashes, low64, nans, zeros
+from auxconn.probes.packed import Packed, low64, nans, zeros
 from auxconn.records import BlockEvent, Blocks
 from auxconn.sink import Sink
-
-SECONDS = 0.025
-"""How long a note waits at most for the scribe's thread to look."""
 
 NOTES = 512
 """Notes that wait at most."""
 
-Numbers = tuple[bytes, bytes, bytes]
-"""Age, idle time and uses of some blocks, packed."""
+
+_RETAINED: BlockEvent = "retained"
+_EVICTED: BlockEvent = "gpu_evicted"
+_RELEASED: BlockEvent = "released"
 
 
 class Scribe:
@@ -49,7 +50,7 @@ class Scribe:
     sink, guard
         Where records and failures go.
     deferred
-        True gives it a thread; False works up each note as it is put.
+        True leaves the notes for whoever calls `flush`; False works up each as it is put.
     """
 
     def __init__(
@@ -67,15 +68,10 @@ class Scribe:
         self._sink = sink
         self._guard = guard
         self._notes: deque[Note] = deque()
+        self._begun = self._done = 0
         # Re-entered when a failure switches the probe off in the middle of a note.
         self._lock = threading.RLock()
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
-        if deferred:
-            self._thread = threading.Thread(
-                target=self._run, name="auxconn-scribe", daemon=True
-            )
-            self._thread.start()
+        self._deferred = deferred
 
     def has_room(self) -> bool:
         """True when a note can be put; False when its step must be left out.
@@ -91,7 +87,7 @@ class Scribe:
     def put(self, note: Note) -> None:
         """Take a note; ask `has_room` before it is made."""
         self._notes.append(note)
-        if self._thread is None:
+        if not self._deferred:
             # Whoever else is at it right now will come to this note too, or its reader.
             self._try_drain()
 
@@ -99,23 +95,6 @@ class Scribe:
         """Work up all notes that wait, in this thread."""
         with self._lock:
             self._drain()
-
-    def stop(self) -> None:
-        """Ask the thread to end, without waiting for it."""
-        self._stopping.set()
-
-    def close(self) -> None:
-        """End the thread and work up what is left."""
-        self.stop()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
-        self.flush()
-
-    def _run(self) -> None:
-        while not self._stopping.wait(SECONDS):
-            if self._notes:
-                self.flush()
 
     def _try_drain(self) -> bool:
         if not self._lock.acquire(blocking=False):
@@ -127,75 +106,102 @@ class Scribe:
         return True
 
     def _drain(self) -> None:
-        notes = self._notes
-        while notes:
-            note = notes.popleft()
+        while self._notes:
             try:
-                self.work_up(note)
+                for batch in batches(
+                    self._entries(), self.ledger.is_lost, self._block_size
+                ):
+                    self.work_up(batch)
             except Exception:  # noqa: BLE001 - never raises into the engine
-                # Half a note may have been taken in: begin from a snapshot again.
+                # Half a batch may have been taken in: begin from a snapshot again.
+                self.missed += self._begun - self._done
+                self._begun = self._done
                 self.wants_snapshot = True
-                self._guard.failed("a step's rows")
+                self._guard.failed("the rows of steps")
 
-    # -- one note -------------------------------------------------------------------------
+    def _entries(self) -> Iterator[Entry]:
+        notes, step, clean = self._notes, self._step, self.absent.clean
+        for _ in range(len(notes)):
+            self._begun += 1
+            yield Entry(notes.popleft(), step, clean)
 
-    def work_up(self, note: Note) -> None:
-        """Make the rows of one step."""
-        if note.snapshot is not None:
-            self._begin(note.snapshot)
-        row, metadata, now, ledger = note.row, note.metadata, note.now, self.ledger
-        t, step = row.t, row.step
+    # -- one batch ------------------------------------------------------------------------
 
-        # The order in which things came about: blocks are retained between two steps,
+    def work_up(self, batch: Batch) -> None:
+        """Make the rows of some steps."""
+        first = batch.entries[0].note
+        if first.snapshot is not None:
+            self._begin(first.snapshot)
+        ledger = self.ledger
+        # The order in which things come about: blocks are retained between two steps,
         # looked up when one begins, evicted and released as requests get their room.
-        retained = last_hashes(metadata.retained_block_hashes, self._step)
-        released = last_hashes(metadata.released_block_hashes, self._step)
+        retained, times = batch.of("retained")
         if retained:
-            ledger.retain(retained, now)
-        for one in note.admissions:
-            if one.run:
-                ledger.touch(one.keys[: one.run], now)
-        moved = self.absent.read(note.pool)
-        left = moved.left
-        if left or retained or released:
-            hashes = low64(retained + left + released)
-            at = 8 * len(retained)
-            if retained:
-                count = len(retained)
-                new = (zeros(count), nans(count), zeros(count))
-                self._emit(t, step, "retained", "", hashes[:at], new)
-            self._write_loads(note)
+            ledger.retain(retained, times)
+        touched, times = batch.of("touched")
+        if touched:
+            ledger.touch(touched, times)
+        loads = self._work_up_loads(first) if first.loads else []
+        left, left_times = batch.of("left")
+        released, times = batch.of("released")
+        keys = retained + left + released
+        away: set[bytes] = set()
+        packed = Packed(b"", b"", b"", b"")
+        if keys:
             if left:
-                slots, still = ledger.evict(left)
-                if moved.away:
-                    self.absent.add(
-                        moved.away.intersection(compress(left, still.tolist()))
-                    )
-                numbers = ledger.numbers(np.where(still, slots, -1), now)
-                end = at + 8 * len(left)
-                self._emit(t, step, "gpu_evicted", "", hashes[at:end], numbers)
-                at = end
-            if released:
-                numbers = ledger.numbers(ledger.release(released), now)
-                self._emit(t, step, "released", "", hashes[at:], numbers)
-                self.absent.remove(released)
-        else:
-            self._write_loads(note)
-        if moved.wiped:
-            self.absent.replace(set(ledger.retained()) - moved.came)
-        for one in note.admissions:
-            self._write_lookup(one, t, step, now)
+                if isinstance(times, np.ndarray):
+                    times = np.concatenate((left_times, times))
+                still, numbers = ledger.lose(left, released, times)
+                away.update(compress(left, still.tolist()))
+            else:
+                _, numbers = ledger.lose(left, released, times)
+            count = len(retained)
+            new = zeros(count), nans(count), zeros(count)
+            packed = Packed(low64(keys), *map(bytes.__add__, new, numbers))
+        at = [0, len(retained), len(retained) + len(left)]
+        for entry in batch.entries:
+            self._write(entry, packed, at, away, loads)
 
+    def _write(
+        self,
+        entry: Entry,
+        packed: Packed,
+        at: list[int],
+        away: set[bytes],
+        loads: list[Blocks],
+    ) -> None:
+        """Write the rows of one step; `at` says where its blocks begin in `packed`."""
+        note = entry.note
+        row = note.row
+        t, step, emit = row.t, row.step, self._sink.emit
+        for kind, event, keys in (
+            (0, _RETAINED, entry.retained),
+            (1, _EVICTED, entry.left),
+            (2, _RELEASED, entry.released),
+        ):
+            if keys:
+                begin = at[kind]
+                at[kind] = end = begin + len(keys)
+                emit("blocks", Blocks(t, step, event, "", *packed.part(begin, end)))
+            if kind == 0:
+                for load in loads:
+                    emit("blocks", load)
+        self.absent.follow(entry.log, away, entry.released, self.ledger.retained)
+        for one, reason in zip(note.admissions, entry.reasons, strict=True):
+            emit("lookups", one.row(t, step, self._block_size, reason))
+            if reason == "evicted":
+                self._write_wanted(one, note)
         row.retained_on_gpu = row.retained - len(self.absent)
         row.loading_blocks = self.loads.blocks
         row.loading_requests = self.loads.requests
         hashes_sent = 0
-        for packed in metadata.block_hashes.values():
-            hashes_sent += len(packed.data) // packed.item_size
+        for hashes in note.metadata.block_hashes.values():
+            hashes_sent += len(hashes.data) // hashes.item_size
         row.hashes_sent = hashes_sent
-        row.hashes_retained = len(retained) * self._step
-        row.hashes_released = len(released) * self._step
-        self._sink.emit("steps", row)
+        row.hashes_retained = len(entry.retained) * self._step
+        row.hashes_released = len(entry.released) * self._step
+        emit("steps", row)
+        self._done += 1
 
     def _begin(self, snapshot: Snapshot) -> None:
         """Take what the connector holds in place of what was noted before."""
@@ -212,51 +218,44 @@ class Scribe:
             if keys is not None:
                 self.loads.start(request_id, keys)
 
-    def _write_loads(self, note: Note) -> None:
+    def _work_up_loads(self, note: Note) -> list[Blocks]:
+        """Follow the loads of a step that is alone in its batch; their events."""
+        made = []
         for request_id, keys in note.loads:
             if keys is None:
                 ended = self.loads.end(request_id)
             else:
                 ended = self.loads.start(request_id, keys)
             if ended:
-                self._write_load(note, "load_ended", request_id, ended)
+                made.append(self._load(note, "load_ended", request_id, ended))
             if keys:
-                self._write_load(note, "load_started", request_id, keys)
+                made.append(self._load(note, "load_started", request_id, keys))
+        return made
 
-    def _write_load(
+    def _load(
         self, note: Note, event: BlockEvent, request_id: str, keys: list[bytes]
-    ) -> None:
+    ) -> Blocks:
         ledger = self.ledger
         slots = ledger.find(keys)
         known = np.where(ledger.are_retained(slots), slots, -1)
-        self._emit(
-            note.row.t,
-            note.row.step,
-            event,
-            request_id,
-            low64(keys),
-            ledger.numbers(known, note.now),
-        )
+        numbers = ledger.numbers(known, note.now)
+        row = note.row
+        return Blocks(row.t, row.step, event, request_id, low64(keys), *numbers)
 
-    def _write_lookup(self, one: Admission, t: float, step: int, now: float) -> None:
-        size, ledger = self._block_size, self.ledger
-        reason = one.reason(size, ledger)
-        self._sink.emit("lookups", one.row(t, step, size, reason))
-        if reason == "evicted":
-            keys, slots = ledger.released_run(one.keys[one.run :])
-            if keys:
-                numbers = ledger.numbers(slots, now)
-                self._emit(
-                    t, step, "wanted_again", one.request_id, low64(keys), numbers
-                )
-
-    def _emit(
-        self,
-        t: float,
-        step: int,
-        event: BlockEvent,
-        request_id: str,
-        hashes: bytes,
-        numbers: Numbers,
-    ) -> None:
-        self._sink.emit("blocks", Blocks(t, step, event, request_id, hashes, *numbers))
+    def _write_wanted(self, one: Admission, note: Note) -> None:
+        """Released blocks that a look-up would have hit."""
+        keys, slots = self.ledger.released_run(one.keys[one.run :])
+        if keys:
+            numbers = self.ledger.numbers(slots, note.now)
+            row = note.row
+            self._sink.emit(
+                "blocks",
+                Blocks(
+                    row.t,
+                    row.step,
+                    "wanted_again",
+                    one.request_id,
+                    low64(keys),
+                    *numbers,
+                ),
+            )

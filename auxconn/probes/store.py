@@ -19,8 +19,11 @@ from typing import Any
 
 from auxconn.probes.guard import Guard
 from auxconn.probes.hooks import Hooks
-from auxconn.records import Events, Store
+from auxconn.records import Events
 from auxconn.sink import Sink
+
+StoreNumbers = tuple[int, int, int, int, int, int, int, int, int, str]
+"""Columns of `store` from `slots_used` on."""
 
 
 class StoreProbe:
@@ -50,7 +53,7 @@ class StoreProbe:
         self._evictions = 0
         self._slots = self._store.num_slots
         self._error = ""
-        self._numbers = self._look()
+        self._numbers = self._measure()
 
     def install(self) -> None:
         """Put the hooks in; raises `UnknownConnectorError` when they don't fit."""
@@ -67,9 +70,9 @@ class StoreProbe:
         for name in ("on_put", "on_evicted", "on_error"):
             setattr(self, name, _nothing)
 
-    def row(self, t: float, step: int) -> Store:
-        """Make the row of a worker step, from any thread."""
-        return Store(t, step, *self._numbers, len(self._waiting), self._error)
+    def look(self) -> StoreNumbers:
+        """What a row of `store` says, as of the last batch; from any thread."""
+        return (*self._numbers, len(self._waiting), self._error)
 
     # -- in the writer's thread -----------------------------------------------------------
 
@@ -118,7 +121,7 @@ class StoreProbe:
             self._slots = now
             self._growths += 1
             self._tell("growth", self._growth(before, now, len(objects)))
-        self._numbers = self._look()
+        self._numbers = self._measure()
 
     def on_error(self, error: BaseException) -> None:
         """Keep the writer's first error; from then on it stores nothing."""
@@ -143,7 +146,7 @@ class StoreProbe:
             f"({before * size} to {now * size} B): {cause}"
         )
 
-    def _look(self) -> tuple[int, int, int, int, int, int, int, int]:
+    def _measure(self) -> tuple[int, int, int, int, int, int, int, int]:
         store = self._store
         used, unreferenced = len(store._slots), len(store._lru)
         total = store.num_slots

@@ -11,7 +11,8 @@ add up to what was delivered.
 A step in which 64 requests decode takes half a millisecond here, so the probe may cost a
 few microseconds. Most steps are like the one before: the same requests, each of which got
 all its rows. Then every row that was captured was delivered at once, and nothing has to be
-counted by request.
+counted by request. And the engine's thread only notes the numbers; rows are made of them by
+`flush`.
 
 `process_output` may run in another thread than the rest, never twice at a time; steps are
 consumed in order.
@@ -19,6 +20,7 @@ consumed in order.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from functools import partial
@@ -30,9 +32,12 @@ import numpy as np
 from auxconn.probes.clock import StepClock
 from auxconn.probes.guard import Guard
 from auxconn.probes.hooks import Hooks
-from auxconn.probes.store import StoreProbe
-from auxconn.records import Events, Rows
+from auxconn.probes.store import StoreNumbers, StoreProbe
+from auxconn.records import Events, Rows, Store
 from auxconn.sink import Sink
+
+NOTES = 4096
+"""Steps noted at which the engine's thread makes rows of them itself."""
 
 IN_FLIGHT = 64
 """Steps whose output has not been consumed that are followed; vLLM has two at most."""
@@ -64,9 +69,18 @@ class WorkerProbe:
         Where the records go.
     clock
         Shared with the scheduler's probe when both are of one process.
+    deferred
+        True leaves making rows to whoever calls `flush`, False makes them at each step.
     """
 
-    def __init__(self, worker: Any, sink: Sink, clock: StepClock | None = None) -> None:
+    def __init__(
+        self,
+        worker: Any,
+        sink: Sink,
+        clock: StepClock | None = None,
+        *,
+        deferred: bool = False,
+    ) -> None:
         self.step = 0
         """Number of the newest step that has begun."""
         self.guard = Guard("the worker's probe", sink, lambda: self.step, self.detach)
@@ -82,6 +96,9 @@ class WorkerProbe:
         if self._buffer is not None:
             dtype = np.dtype(self._buffer.dtype)
             self.row_bytes = int(np.prod(self._buffer.shape_per_token)) * dtype.itemsize
+        self._notes: deque[tuple[Any, ...]] = deque()
+        self._flush_at = NOTES if deferred else 1
+        self._flushing = threading.RLock()
         self._flights: deque[_Flight] = deque(maxlen=IN_FLIGHT)
         self._generation = -1
         self._churn = 0
@@ -214,7 +231,7 @@ class WorkerProbe:
         """A step begins with `metadata`."""
         step = self.step + 1
         if self._clock is not None:
-            step = self._clock.take(metadata, step)
+            step = self._clock.step_of(metadata, step)
         self.step = step
         if metadata.finished_requests or metadata.generation != self._generation:
             self._generation = metadata.generation
@@ -237,48 +254,99 @@ class WorkerProbe:
         self, pending: Any, outputs: dict[str, Any], nanoseconds: int
     ) -> None:
         """A step was consumed: make its rows."""
-        flight = self._flight(pending)
-        reads, tail = self._reads, self._tail_rows
-        self._reads = self._tail_rows = 0
-        snapshot = pending.routed_experts
-        captured = len(snapshot)
-        rejected = 0
-        if np.count_nonzero(pending.num_rejected):
-            rejected = int(np.sum(pending.num_rejected))
-            captured -= rejected
+        flights = self._flights
+        flight = flights.popleft() if flights else None
+        if flight is None or flight.pending is not pending:
+            flight = self._find(pending)
         request_ids = pending.request_ids
         requests = len(request_ids)
+        captured = len(pending.routed_experts)
         complete = len(outputs) == requests
+        rejected = 0
+        if not complete or captured != requests:
+            # With one token each there was no draft to reject. A list of numbers is summed
+            # sooner than numpy has found out what to do.
+            rejected = sum(pending.num_rejected.tolist())
         if (
             complete
-            and not reads
+            and not self._reads
             and not rejected
             and self._settled == (request_ids, flight.churn)
         ):
             # Each request had all its rows up to this step, and got this step's.
-            delivered = from_step = captured
-            receivers = requests
+            counts = requests, captured, 0, requests, captured, 0, 0
         else:
-            lengths = [len(one.rows) for one in outputs.values()]
-            delivered = from_step = sum(lengths)
-            receivers = requests if complete else len(outputs)
-            if 0 in lengths:
-                receivers -= lengths.count(0)
-            if reads:
-                base = snapshot[:0].base
-                from_step = sum(
-                    len(one.rows) for one in outputs.values() if one.rows.base is base
-                )
-        self._settled = (request_ids, flight.churn) if complete else ([], -1)
+            counts = self._count(pending, outputs, rejected)
+            self._settled = (request_ids, flight.churn) if complete else ([], -1)
+        self._notes.append(
+            (
+                time.time(),
+                flight.step,
+                counts,
+                flight.ms_copy,
+                nanoseconds,
+                self._store and self._store.look(),
+            )
+        )
+        if len(self._notes) >= self._flush_at:
+            self.flush()
+
+    def _count(
+        self, pending: Any, outputs: dict[str, Any], rejected: int
+    ) -> tuple[int, int, int, int, int, int, int]:
+        """Requests, captured and rejected rows, receivers, rows of step, store and tail."""
+        reads, tail = self._reads, self._tail_rows
+        self._reads = self._tail_rows = 0
+        snapshot = pending.routed_experts
+        lengths = [len(one.rows) for one in outputs.values()]
+        delivered = from_step = sum(lengths)
+        if reads:
+            base = snapshot[:0].base
+            from_step = sum(
+                len(one.rows) for one in outputs.values() if one.rows.base is base
+            )
         stored = delivered - from_step - tail
         if stored < 0:
             raise ValueError(
                 f"{delivered} rows were delivered, {from_step} of the step and {tail} "
                 "of tails"
             )
-        size, t, step = self.row_bytes, time.time(), flight.step
-        emit = self._sink.emit
-        emit(
+        return (
+            len(pending.request_ids),
+            len(snapshot) - rejected,
+            rejected,
+            len(lengths) - lengths.count(0),
+            from_step,
+            stored,
+            tail,
+        )
+
+    # -- rows -----------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Make the rows of what was noted so far, from any thread."""
+        notes = self._notes
+        with self._flushing:
+            while notes:
+                note = notes.popleft()
+                try:
+                    self.write(*note)
+                except Exception:  # noqa: BLE001 - never raises into the engine
+                    self.guard.failed("a worker step's rows")
+
+    def write(
+        self,
+        t: float,
+        step: int,
+        counts: tuple[int, int, int, int, int, int, int],
+        ms_copy: float,
+        nanoseconds: int,
+        store: StoreNumbers | None,
+    ) -> None:
+        """Write the rows of one step."""
+        requests, captured, rejected, receivers, from_step, stored, tail = counts
+        size = self.row_bytes
+        self._sink.emit(
             "rows",
             Rows(
                 t,
@@ -294,14 +362,14 @@ class WorkerProbe:
                 from_step * size,
                 stored * size,
                 tail * size,
-                flight.ms_copy,
+                ms_copy,
                 nanoseconds * 1e-6,
             ),
         )
-        if self._store is not None:
-            emit("store", self._store.row(t, step))
+        if store is not None:
+            self._sink.emit("store", Store(t, step, *store))
 
-    def _flight(self, pending: Any) -> _Flight:
+    def _find(self, pending: Any) -> _Flight:
         flights = self._flights
         while flights:
             flight = flights.popleft()

@@ -21,9 +21,11 @@ from auxconn.lab.config import LabConfig
 from auxconn.lab.engine import Batch, Engine
 from auxconn.lab.requests import LabRequest
 from auxconn.probes import scribe as scribe_module
+from auxconn.probes import ticker as ticker_module
 from auxconn.probes.access import ConnectorView, UnknownConnectorError
 from auxconn.probes.guard import Guard
 from auxconn.probes.pool import PoolProbe
+from auxconn.records import Store
 from auxconn.wire import Command
 from tests.engine.probes_truth import SMALL_ROWS, Traffic
 
@@ -393,7 +395,7 @@ def test_commands_are_applied_by_hand_too(watched):
 
 def test_steps_left_out_are_told_and_the_count_is_exact_again(watched, monkeypatch):
     monkeypatch.setattr(scribe_module, "NOTES", 8)
-    monkeypatch.setattr(scribe_module, "SECONDS", 3600.0)
+    monkeypatch.setattr(ticker_module, "SECONDS", 3600.0)
     engine, traffic = watched
     store, counted = FrameStore(), OnGpu(engine)
     attachment = attach(scheduler=engine.scheduler, to=store, deferred=True)
@@ -448,7 +450,7 @@ def test_a_failed_note_makes_the_next_one_begin_anew(watched, monkeypatch):
     steps = store.steps()
     counts = [counted.counts[step - 1] for step in steps.step]
     assert steps.retained_on_gpu.tolist() == counts
-    assert attachment.scheduler_probe.guard.failures == {"a step's rows": 1}
+    assert attachment.scheduler_probe.guard.failures == {"the rows of steps": 1}
     assert store.version("steps") == 119
     attachment.detach()
 
@@ -485,7 +487,7 @@ def test_partial_keys_copies_and_moves_of_a_pool():
     # A partial key, then the whole block: nothing has left.
     pool.cache_partial_block(request, blocks[0], 16, 0, 32)
     pool.cache_full_blocks(request, blocks, 0, 2, 32, 0)
-    assert probe.take() == [[hashes[1], hashes[3]]]
+    assert probe.take() == [([], [hashes[1], hashes[3]])]
     # A second copy of the first block: when one goes, the hash stays.
     copies = pool.get_new_blocks(1)
     pool.cache_full_blocks(request, copies, 0, 1, 32, 0)
@@ -508,12 +510,12 @@ def test_partial_keys_copies_and_moves_of_a_pool():
     check()
     everything = pool.get_new_blocks(9)
     check()
-    gone = {key[:-4] for key in probe.take()}
+    gone = {key[:-4] for left, _ in probe.take() for key in left}
     assert gone == {hashes[1], hashes[3]}
     pool.unpin_blocks(everything, lambda block: None)
     check()
     assert pool.reset_prefix_cache()
-    assert probe.take() == [None]
+    assert probe.take() == [([], None)]
     check()
     probe.remove()
 
@@ -635,7 +637,7 @@ def test_store_growth_says_its_cause_and_the_first_error_is_told_once():
         payload = bytes(inner.object_nbytes)
         background.put([block(key=key, payload=payload) for key in keys], **kwargs)
         background._queue.join()
-        return attachment.worker_probe._store.row(0.0, 1)
+        return Store(0.0, 1, *attachment.worker_probe._store.look())
 
     row = put(["a", "b"], retain_keys=["a"])
     assert (row.slots_used, row.slots_referenced, row.slots_unreferenced) == (2, 1, 1)
@@ -662,7 +664,7 @@ def test_store_growth_says_its_cause_and_the_first_error_is_told_once():
     for _ in range(2):
         with pytest.raises(Exception, match="publication failed"):
             put(["x"])
-    row = attachment.worker_probe._store.row(0.0, 1)
+    row = Store(0.0, 1, *attachment.worker_probe._store.look())
     assert row.error == "KeyError: 'nobody knows it'"
     events = store.events()
     errors = events[events.kind == "error"].text.tolist()

@@ -54,7 +54,8 @@ PARTS = [
     (WorkerProbe, "on_processed"),
     (StoreProbe, "on_put"),
     (StoreProbe, "on_evicted"),
-    (StoreProbe, "row"),
+    (StoreProbe, "look"),
+    (WorkerProbe, "write"),
 ]
 
 

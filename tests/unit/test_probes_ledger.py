@@ -39,10 +39,10 @@ def test_a_block_from_retention_to_release():
     ledger.touch(keys(1), 15.0)
     assert numbers(ledger, 1, 16.0) == (6.0, 1.0, 2)
     assert numbers(ledger, 2, 16.0) == (6.0, 3.0, 1)
-    _, retained = ledger.evict(keys(1, 3))
+    retained, _ = ledger.lose(keys(1, 3), [], 16.0)
     assert retained.tolist() == [True, True]
     assert not ledger.is_lost(key(1))
-    ledger.release(keys(1))
+    ledger.lose([], keys(1), 16.0)
     assert ledger.is_lost(key(1))
     assert numbers(ledger, 1, 16.0) == (6.0, 1.0, 2)
     # Looking up what is lost is no use of it.
@@ -57,7 +57,8 @@ def test_a_block_from_retention_to_release():
 
 def test_evicted_without_having_been_retained_is_lost_and_has_no_age():
     ledger = Ledger()
-    _, retained = ledger.evict(keys(7, 7))
+    retained, (ages, _, _) = ledger.lose(keys(7, 7), [], 5.0)
+    assert np.isnan(np.frombuffer(ages, "<f4")).all()
     assert retained.tolist() == [False, False]
     assert ledger.is_lost(key(7))
     age, idle, uses = numbers(ledger, 7, 5.0)
@@ -70,8 +71,8 @@ def test_evicted_without_having_been_retained_is_lost_and_has_no_age():
 def test_the_run_of_lost_blocks_ends_at_the_first_that_is_here_or_never_was():
     ledger = Ledger()
     ledger.retain(keys(1, 2, 4, 5), 0.0)
-    ledger.release(keys(1, 2, 5))
-    ledger.evict(keys(3))
+    ledger.lose([], keys(1, 2, 5), 0.0)
+    ledger.lose(keys(3), [], 0.0)
     found, slots = ledger.released_run(keys(1, 3, 2, 4, 5))
     assert found == keys(1, 2)
     assert (slots == ledger.find(keys(1, 2))).all()
@@ -91,25 +92,25 @@ def test_memory_is_bounded_and_the_oldest_losses_go(monkeypatch):
     ledger = Ledger(memory=50)
     for block in range(1000):
         ledger.retain(keys(block), 0.0)
-        ledger.release(keys(block))
+        ledger.lose([], keys(block), 0.0)
         assert len(ledger) <= 60
     assert ledger.forgotten == 1000 - len(ledger)
     assert ledger.is_lost(key(999))
     assert ledger.is_lost(key(950))
     assert not ledger.is_lost(key(900))
     # Their slots are used again.
-    assert len(ledger._table) <= 1024 + 1
+    assert ledger._room <= 1024
 
 
 def test_a_block_lost_again_is_remembered_from_its_last_loss(monkeypatch):
     monkeypatch.setattr(module, "CHUNK", 1)
     ledger = Ledger(memory=3)
     ledger.retain(keys(1), 0.0)
-    ledger.release(keys(1))
+    ledger.lose([], keys(1), 0.0)
     ledger.retain(keys(2, 3, 4), 0.0)
-    ledger.release(keys(2, 3))
+    ledger.lose([], keys(2, 3), 0.0)
     ledger.retain(keys(1), 1.0)
-    ledger.release(keys(1, 4))
+    ledger.lose([], keys(1, 4), 0.0)
     assert ledger.is_lost(key(1))
     assert ledger.is_lost(key(4))
 
@@ -160,13 +161,13 @@ def test_ledger_agrees_with_a_model(ops):
             blocks = [one for one in named if model.state.get(one) == "retained"]
             for one in blocks:
                 model.state[one] = "released"
-            ledger.release([key(one) for one in blocks])
+            ledger.lose([], [key(one) for one in blocks], float(now))
         elif op == "evict":
             expected = [model.state.get(one) == "retained" for one in blocks]
             for one in blocks:
                 if one not in model.state:
                     model.state[one] = "evicted"
-            _, retained = ledger.evict([key(one) for one in blocks])
+            retained, _ = ledger.lose([key(one) for one in blocks], [], float(now))
             assert retained.tolist() == expected
         else:
             for one in blocks:

@@ -184,13 +184,13 @@ def reason(hit, tokens, ledger, size=16):
     log = LookupLog(size, 1, lambda key: True)
     one = request(tokens=tokens)
     log.looked(hit, one)
-    return log.admitted(one, 0).reason(size, ledger)
+    return log.admitted(one, 0).reason(size, ledger.is_lost)
 
 
 def test_why_a_run_ended():
     ledger = Ledger()
     ledger.retain([key(2), key(3)], 0.0)
-    ledger.release([key(2)])
+    ledger.lose([], [key(2)], 0.0)
     assert reason(0, 100, ledger) == "never_seen"
     assert reason(32, 100, ledger) == "evicted"
     assert reason(16, 100, ledger) == "never_seen"
@@ -275,33 +275,47 @@ def test_life_of_a_request():
             st.tuples(st.just("step"), st.none()),
         ),
         max_size=40,
-    )
+    ),
+    st.sets(st.integers(0, 5)),
 )
-def test_absent_blocks_are_where_their_last_entry_says(ops):
+def test_absent_blocks_are_where_their_last_entry_says(ops, retained):
     mine, others = (3).to_bytes(4, "big"), (2).to_bytes(4, "big")
     absent = AbsentBlocks(3, many_groups=True)
     away: set[int] = set()
-    retained = set(range(6))
-    log = []
+    log, left = [], []
     for what, value in [*ops, ("step", None)]:
         if what == "left":
-            log.append(key(value) + mine)
+            left.append(key(value) + mine)
             away.add(value)
         elif what == "other":
-            log.append(key(value) + others)
+            left.append(key(value) + others)
         elif what == "came":
-            log.append([key(one) for one in value])
+            log.append((left, [key(one) for one in value]))
+            left = []
             away.difference_update(value)
         elif what == "wiped":
-            log.append(None)
-            away = set(retained)
+            log.append((left, None))
+            left = []
+            away = set(range(6))
         else:
-            moved = absent.read(log)
-            absent.add(moved.away)
-            if moved.wiped:
-                absent.replace({key(one) for one in retained} - moved.came)
-            assert absent.keys == {key(one) for one in away}
-            log = []
+            log.append((left, []))
+            clean = absent.clean(log)
+            gone = {one for keys, _ in clean for one in keys}
+            absent.follow(
+                clean,
+                gone & {key(one) for one in retained},
+                [],
+                lambda: [key(one) for one in retained],
+            )
+            assert absent.keys == {key(one) for one in away & retained}
+            log, left = [], []
+
+
+def test_released_blocks_are_not_absent():
+    absent = AbsentBlocks(0, many_groups=False)
+    log = absent.clean([([key(1) + bytes(4), key(2) + bytes(4)], [])])
+    absent.follow(log, {key(1), key(2)}, [key(2)], list)
+    assert absent.keys == {key(1)}
 
 
 # -- steps of the worker -------------------------------------------------------------------
@@ -309,11 +323,12 @@ def test_absent_blocks_are_where_their_last_entry_says(ops):
 
 def test_clock_knows_objects_not_equals():
     clock = StepClock()
-    one, other = [1], [1]
+    one, other, equal = [1], [1], [1]
     clock.note(one, 5)
-    assert clock.take(other, otherwise=9) == 9
-    assert clock.take(one, otherwise=9) == 5
-    assert clock.take(one, otherwise=9) == 9
+    clock.note(other, 6)
+    assert clock.step_of(other, otherwise=9) == 6
+    assert clock.step_of(one, otherwise=9) == 5
+    assert clock.step_of(equal, otherwise=9) == 9
 
 
 def test_clock_is_bounded():
@@ -321,8 +336,9 @@ def test_clock_is_bounded():
     objects = [[number] for number in range(3 * AHEAD)]
     for number, one in enumerate(objects):
         clock.note(one, number)
-    assert clock.take(objects[0], otherwise=-1) == -1
-    assert clock.take(objects[-1], otherwise=-1) == 3 * AHEAD - 1
+    assert clock.step_of(objects[0], otherwise=-1) == -1
+    assert clock.step_of(objects[-AHEAD], otherwise=-1) == 2 * AHEAD
+    assert clock.step_of(objects[-1], otherwise=-1) == 3 * AHEAD - 1
 
 
 # -- hooks ---------------------------------------------------------------------------------
