@@ -289,7 +289,7 @@ class Hub:
                 self._forget(name or "")
             reader.advance()
             link = self._link(name, source, reader)
-            facts: Mapping[str, Any] = {} if source is None else source.facts
+            facts = self._facts(source)
             commands = frozenset(() if source is None else source.commands)
             return reader.snapshot(window, link, facts, commands, self.epoch)
 
@@ -322,6 +322,21 @@ class Hub:
     def rows(self) -> int:
         """Rows kept per table at most."""
         return max(self.store.limits.values())
+
+    def _facts(self, source: Any) -> Mapping[str, Any]:
+        """Facts of a source; those that a lab was started with until it speaks."""
+        if source is not None and source.facts:
+            return dict(source.facts)
+        if self.lab is None:
+            return {}
+        config = self.lab.config
+        facts = {name: getattr(config, name) for name in _SETTINGS}
+        return {
+            **facts,
+            "hash_block_size": config.hash_size,
+            "capacity": config.capacity or config.default_capacity,
+            "bytes_per_block": config.bytes_per_block,
+        }
 
     def _forget(self, present: str) -> None:
         """Names come and go: keep the readers of those looked at last."""

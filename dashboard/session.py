@@ -98,7 +98,7 @@ class Dashboard(pn.viewable.Viewer):
         objects=list(WINDOWS),
         doc="Seconds of history shown while following.",
     )
-    refresh = param.Selector(default=0.5, objects=list(REFRESH), doc="Seconds.")
+    refresh = param.Selector(default=0.5, objects=list(REFRESH))
     paused = param.Boolean(False, doc="The view stands still; the reading goes on.")
     theme = param.Selector(default="light", objects=list(THEMES))
     controls_shown = param.Boolean(True)
@@ -406,7 +406,6 @@ class Dashboard(pn.viewable.Viewer):
         refresh = pn.widgets.Select.from_param(
             self.param.refresh,
             label="Refresh",
-            description="",
             options={f"{words.duration(seconds)}": seconds for seconds in REFRESH},
             sizing_mode="stretch_width",
             margin=0,
@@ -442,7 +441,7 @@ class Dashboard(pn.viewable.Viewer):
         if history.value != self.hub.rows and self.hub.rows in history.options.values():
             history.value = self.hub.rows
         kept = store.kept("steps")
-        text = f"<p>{words.whole(kept)} steps kept, for all browsers of this server</p>"
+        text = f"<p>{words.whole(kept)} steps kept; the history is shared by all browsers</p>"
         if self._settings["note"].object != text:
             self._settings["note"].object = text
 
@@ -450,7 +449,7 @@ class Dashboard(pn.viewable.Viewer):
         wide: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": 0}
         view = pn.Column(
             pn.pane.HTML(
-                "<h4>View<small>this browser only</small></h4>",
+                "<h4>View</h4>",
                 stylesheets=[asset("section.css")],
                 **wide,
             ),

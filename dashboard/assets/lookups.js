@@ -28,8 +28,8 @@ export function render({ model }) {
   for (const [label, name, tip] of [
     ["Time", "", "When it was admitted"], ["Request", "", ""], ["Tokens", "num", "Tokens of the request when it was looked up"],
     ["Where they came from", "", "Blue: local hit. Purple: external. Orange: refused. Green: rows only. Grey: computed"],
-    ["Hit", "num", "Tokens that were not computed: local and external"], ["Hits ended after", "num", "Tokens of the leading run of blocks with R3 rows"],
-    ["because", "", ""], ["External offer", "", "What the KV connector offered and what became of it"],
+    ["Hit", "num", "Tokens that were not computed: local and external"], ["Hits ended at", "num ran", "Tokens of the leading run of blocks with R3 rows"],
+    ["Why they ended", "", "Why the run of hits did not go further"], ["External offer", "", "What the KV connector offered and what became of it"],
   ]) {
     const cell = h("th", name, label)
     cell.title = tip
@@ -81,7 +81,9 @@ export function render({ model }) {
     id.title = row.request
     const why = h("td", `why ${row.reason}`, row.why)
     why.title = row.why_long
-    tr.append(h("td", "time", clock(row.t, true)), id, h("td", "num", n(row.tokens)), cell, h("td", "num", row.hit), h("td", "num", n(row.run_end)), why, h("td", row.refused ? "refused" : "", row.offer))
+    const offer = h("td", "offer", row.offer)
+    offer.title = row.offer
+    tr.append(h("td", "time", clock(row.t, true)), id, h("td", "num", n(row.tokens)), cell, h("td", "num", row.hit), h("td", "num ran", n(row.run_end)), why, offer)
     const pick = () => { selected = selected === row.key ? "" : row.key; fill() }
     tr.addEventListener("click", pick)
     tr.addEventListener("keydown", (event) => { if (event.key === "Enter") pick() })

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+from bokeh.core.properties import value
 from bokeh.models import (
     BoxZoomTool,
     ColumnDataSource,
@@ -24,13 +26,14 @@ from bokeh.models import (
     PanTool,
     Range1d,
     Span,
+    Text,
     VSpan,
     WheelZoomTool,
 )
 
 from .. import words
 from ..snapshot import Event, Snapshot
-from ..theme import Theme
+from ..theme import FONT, Theme
 
 MARKED = (
     "capacity",
@@ -118,6 +121,8 @@ class TimeAxis:
             name="auxconn-marks",
         )
         self._seen: tuple[Any, ...] = ()
+        self.flags: dict[Any, Text] = {}
+        """Names of the marks, one glyph per figure; its height is the figure's top."""
 
     @property
     def pinned(self) -> bool:
@@ -149,6 +154,19 @@ class TimeAxis:
         figure.toolbar.active_scroll = wheel
         figure.js_on_event("rangesupdate", self._pin)
         figure.js_on_event("doubletap", self._release)
+        self.flags[figure] = flag = Text(
+            x="x",
+            y=1.0,
+            text="label",
+            angle=np.pi / 2,
+            text_align="right",
+            text_baseline="bottom",
+            text_font=value(FONT),
+            text_font_size="10px",
+            x_offset=-2,
+            y_offset=3,
+        )
+        draw(figure, flag, self.marks, "flags")
         line = draw(
             figure,
             VSpan(
@@ -187,8 +205,12 @@ class TimeAxis:
             self.marks.data = marks(shown)
 
     def restyle(self, theme: Theme) -> None:
-        """Nothing of the axis depends on the theme but the crosshair."""
+        """Give crosshair and marks the colours of a theme."""
         self.crosshair.line_color = theme.text
+        for flag in self.flags.values():
+            flag.text_color = theme.text
+            flag.background_fill_color = theme.card
+            flag.background_fill_alpha = 0.7
 
     def _changed(self, _attr: str, _old: Any, new: list[Any]) -> None:
         if new and new[0] == "pinned" and len(new) == 3:

@@ -147,6 +147,7 @@ class Plot:
         )
         self.head.on_message = self.ask
         self.source = ColumnDataSource(self.empty(), name=f"auxconn-{self.key}")
+        self._axis = axis
         self.stacks: dict[str, tuple[Stack, Stack]] = {}
         self.figure = self._figure(axis)
         self.draw()
@@ -358,6 +359,7 @@ class Plot:
         wanted = nice(highest * 1.08)
         if wanted > end or wanted < end * 0.55:
             self.figure.y_range.end = wanted
+            self._axis.flags[self.figure].y = wanted
 
 
 def nice(value: float) -> float:

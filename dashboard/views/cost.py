@@ -17,11 +17,11 @@ _GREYS = ("#3E4C5E", "#5B6B80", "#7B8A9D", "#9AA7B6", "#B7C1CD", "#D0D7DF")
 """Neutral: the data colours mean places of blocks and tokens, and these are methods."""
 
 _SHORT = {
-    "build_connector_meta": "build meta",
+    "build_connector_meta": "build",
     "max_cache_hit": "max hit",
-    "cap_external_hit": "cap external",
+    "cap_external_hit": "cap ext",
     "request_loading": "loading",
-    "take_output": "take output",
+    "take_output": "take",
     "request_finished": "finished",
 }
 

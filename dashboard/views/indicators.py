@@ -218,7 +218,7 @@ def over_capacity(
     if over <= 0:
         return f"{words.share(retained, capacity)} of capacity"
     if on_gpu is not None and on_gpu >= over:
-        return f"{words.whole(over)} over: on the GPU"
+        return f"{words.whole(over)} over, on GPU"
     return f"{words.whole(over)} over capacity"
 
 

@@ -44,6 +44,11 @@ class LoadingPlot(AreaPlot):
         if (loading > 0).any():
             return ""
         tier = snapshot.fact("kv_tier_blocks")
+        if tier is None:
+            return (
+                "No loads in this stretch. Blocks are here while a KV connector brings their "
+                "KV back to the GPU."
+            )
         if not tier:
             return (
                 "No KV tier, so nothing is loaded. Switch it on at the left, or start vLLM "

@@ -60,7 +60,7 @@ def state_words(link: Link) -> tuple[str, str]:
     """The word of the pill, and what stands beside it."""
     word = WORDS[link.state]
     if link.state in ("stale", "gone"):
-        return f"{word}, {words.duration(link.age)} ago", words.plain(link.text, 120)
+        return f"{word} for {words.duration(link.age)}", words.plain(link.text, 120)
     if link.state == "starting":
         return word, words.plain(link.stage_text or link.stage, 120)
     return word, words.plain(link.text, 120)

@@ -91,7 +91,7 @@ def test_the_counter_of_releases_goes_on_over_windows(lab):
     [
         (None, None, None, "no steps"),
         (1980, 2048, 900, "96.7"),
-        (2082, 2048, 900, "34 over: on the GPU"),
+        (2082, 2048, 900, "34 over, on GPU"),
         (2082, 2048, 10, "34 over capacity"),
     ],
 )

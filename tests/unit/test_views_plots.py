@@ -1,7 +1,10 @@
 """Plots: what a snapshot becomes in `source.data`, without a browser."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+from bokeh.core.validation import check_integrity
 
 from auxconn.frames import FrameStore
 from auxconn_dashboard.hub import Hub
@@ -204,7 +207,12 @@ def test_a_load_of_one_step_is_seen():
 def test_no_tier_is_said_to_be_why_nothing_loads():
     lab = Lab(kv_tier=False)
     plot = lab.plot(LoadingPlot)
+    assert "while a KV connector" in plot.head.shown["note"]
+    known = dataclasses.replace(lab.snapshot(), facts={"kv_tier_blocks": 0})
+    plot.update(known)
     assert "No KV tier" in plot.head.shown["note"]
+    plot.update(dataclasses.replace(known, facts={"kv_tier_blocks": 512}))
+    assert "A smaller pool" in plot.head.shown["note"]
 
 
 def test_time_in_the_connector_is_a_mean_over_steps():
@@ -248,6 +256,13 @@ def test_every_plot_explains_itself_and_shares_the_axis(kind):
     assert plot.figure.min_border_left == 52
 
 
+@pytest.mark.parametrize("kind", PLOTS, ids=lambda kind: kind.key)
+def test_bokeh_finds_nothing_wrong_with_a_plot(kind):
+    plot = Lab().plot(kind, steps=10)
+    issues = check_integrity([plot.figure, *plot.figure.references()])
+    assert issues.error == []
+
+
 def test_changes_of_the_engine_are_marked_in_every_plot():
     lab = Lab()
     lab.feed.run(100)
@@ -258,6 +273,13 @@ def test_changes_of_the_engine_are_marked_in_every_plot():
     assert lab.axis.marks.data["kind"] == ["reconfigured", "capacity"]
     assert lab.axis.marks.data["x"][0] == lab.feed.t * 1000
     assert lab.axis.marks.data["text"][0] == "block_size 16 -> 32 <b>&"
+
+
+def test_marks_are_named_at_the_top_of_every_plot():
+    lab = Lab()
+    plots = [lab.plot(kind, steps=200) for kind in (RetainedPlot, HitsPlot)]
+    for plot in plots:
+        assert lab.axis.flags[plot.figure].y == plot.figure.y_range.end > 1
 
 
 def test_the_axis_follows_until_it_is_held():
