@@ -21,6 +21,7 @@ from . import words
 from .snapshot import Snapshot
 from .steering import Change, Outcome, Steering, capacity_preview, capacity_words
 from .theme import asset
+from .views.note import Note
 
 BLOCK_SIZES = (4, 8, 16, 32, 64, 128)
 SPEEDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 0.0)
@@ -132,7 +133,7 @@ class Controls:
             widget.css_classes = [f"ac-control-{name}"]
         self.source = self.widgets
         self._notes = {
-            name: pn.pane.HTML("", sizing_mode="stretch_width", margin=0, stylesheets=[
+            name: Note("", sizing_mode="stretch_width", margin=0, stylesheets=[
                 asset("section.css")])
             for name in ("capacity", "shape", "load", "run")
         }  # fmt: skip

@@ -32,6 +32,7 @@ from .views.hits import HitsPlot
 from .views.indicators import IndicatorsView
 from .views.loading import LoadingPlot
 from .views.lookups import LookupsView
+from .views.note import Note
 from .views.pool import PoolPlot
 from .views.reasons import ReasonsView
 from .views.retained import ReleasedPlot, RetainedPlot
@@ -421,7 +422,7 @@ class Dashboard(pn.viewable.Viewer):
             stylesheets=css,
         )
         history.param.watch(self._resize, "value")
-        note = pn.pane.HTML(
+        note = Note(
             "",
             sizing_mode="stretch_width",
             margin=0,

@@ -117,7 +117,7 @@ def page(chromium, root, request):
     """A page of its own; when the test fails, its picture and what its console said."""
     context = chromium.new_context(viewport={"width": 1600, "height": 1100})
     page = context.new_page()
-    told: list[str] = []
+    page.told = told = []
     page.on("console", lambda message: told.append(message.text))
     page.on("requestfailed", lambda asked: told.append(f"failed: {asked.url}"))
     page.on("pageerror", lambda error: told.append(f"error: {error}"))
@@ -171,5 +171,12 @@ def test_the_live_view_moves_below_its_cell(jupyterlab, page):
     page.wait_for_function(f"({NEWEST})().capacity === 160", timeout=60_000)
     after = page.evaluate(NEWEST)
     assert after["retained_off_gpu"] <= 160
+    # Text changes by another way than plots do.
+    live.get_by_text(re.compile(r"^2,560 tokens, .* of R3 rows$")).wait_for(
+        timeout=60_000
+    )
+    # Nothing is fetched from elsewhere, and no message was lost on its way.
+    assert not [line for line in page.told if line.startswith(("failed:", "error:"))]
+    assert not [line for line in page.told if "isn't known" in line]
     live.locator(".jp-Cell-inputWrapper").scroll_into_view_if_needed()
     page.wait_for_timeout(1000)
