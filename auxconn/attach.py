@@ -11,7 +11,6 @@ processes, and each attaches what it has under the engine's name.
 
 from __future__ import annotations
 
-import os
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -201,6 +200,7 @@ def attach(
     """
     from auxconn.probes.access import ConnectorView
     from auxconn.probes.clock import StepClock
+    from auxconn.probes.engine_facts import engine_facts
 
     if scheduler is None and worker is None:
         raise ValueError("attach: give a scheduler, a worker, or both")
@@ -239,7 +239,9 @@ def attach(
             attachment.scheduler_probe.attach()
         if deferred:
             attachment._defer()
-        attachment.facts.update(_facts(scheduler, worker, attachment))
+        attachment.facts.update(
+            engine_facts(scheduler, attachment.scheduler_probe, attachment.worker_probe)
+        )
         attachment._announce()
     except BaseException:
         attachment.detach()
@@ -275,47 +277,3 @@ def _sink(to: Any, engine: str, rank: int, role: str) -> tuple[Sink, Channel | N
         f"attach: to={to!r} is no FrameStore, no address such as tcp://127.0.0.1:5555 and "
         "no sink"
     )
-
-
-def _facts(scheduler: Any, worker: Any, attachment: Attachment) -> dict[str, Fact]:
-    """What can be said of an engine by looking at it."""
-    found: dict[str, Fact] = {names.SOURCE: "vllm", names.PID: os.getpid()}
-    try:
-        from vllm import __version__
-
-        found[names.VLLM_VERSION] = str(__version__)
-    except ImportError:
-        pass
-    probe = attachment.scheduler_probe
-    if probe is not None:
-        view = probe.view
-        found[names.CONNECTOR] = view.kind
-        found[names.NUM_BLOCKS] = view.num_blocks
-        found[names.BLOCK_SIZE] = view.block_size
-        found[names.HASH_BLOCK_SIZE] = view.hash_block_size
-        found[names.CAPACITY] = view.capacity
-        settings = getattr(scheduler, "scheduler_config", None)
-        for name in (
-            names.MAX_NUM_SEQS,
-            names.MAX_NUM_BATCHED_TOKENS,
-            names.ASYNC_SCHEDULING,
-        ):
-            value = getattr(settings, name, None)
-            if isinstance(value, bool | int):
-                found[name] = value
-        settings = getattr(scheduler, "vllm_config", None)
-        model = getattr(getattr(settings, "model_config", None), "model", None)
-        if isinstance(model, str):
-            found[names.MODEL] = model
-        if getattr(scheduler, "connector", None) is None:
-            found[names.KV_TIER_BLOCKS] = 0
-    buffer = None if worker is None else worker._buffer
-    if buffer is not None and attachment.worker_probe is not None:
-        row_bytes = attachment.worker_probe.row_bytes
-        layers, top_k = (*buffer.shape_per_token, 1, 1)[:2]
-        found[names.NUM_LAYERS] = int(layers)
-        found[names.TOP_K] = int(top_k)
-        found[names.ROW_BYTES] = row_bytes
-        if probe is not None:
-            found[names.BYTES_PER_BLOCK] = row_bytes * probe.view.block_size
-    return found

@@ -11,11 +11,51 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import cache
+from time import perf_counter_ns
 from typing import Any
 
 from auxconn.probes.access import UnknownConnectorError
 
 _ABSENT: Any = object()
+
+
+@cache
+def price() -> int:
+    """Nanoseconds a hook adds to a call, measured once.
+
+    The hottest hooks are not timed one by one, as that would double what they cost; what
+    they took is their number times this.
+    """
+
+    def bare(first: Any, second: Any) -> Any:
+        return first
+
+    noted: list[Any] = []
+    times = [0]
+
+    def hook(first: Any, second: Any) -> Any:
+        started = perf_counter_ns()
+        result = bare(first, second)
+        times[0] += perf_counter_ns() - started
+        try:
+            if result is not None:
+                noted.append(result)
+        except Exception:  # noqa: BLE001 - as in a hook
+            noted.clear()
+        return result
+
+    def best(call: Callable[[Any, Any], Any]) -> int:
+        found = []
+        for _ in range(5):
+            noted.clear()
+            started = perf_counter_ns()
+            for _ in range(200):
+                call(1, 2)
+            found.append(perf_counter_ns() - started)
+        return min(found)
+
+    return max(best(hook) - best(bare), 0) // 200
 
 
 class Hooks:

@@ -18,7 +18,7 @@ from typing import Any
 
 from auxconn.probes.access import ConnectorView
 from auxconn.probes.guard import Guard
-from auxconn.probes.hooks import Hooks
+from auxconn.probes.hooks import Hooks, price
 
 Log = list[tuple[list[bytes], list[bytes] | None]]
 """What happened in the prefix cache, in order: what left, and then what was cached.
@@ -51,7 +51,7 @@ class PoolProbe:
         self._log: Log = []
         self._left: list[bytes] = []
         self._note: Any = self._left.append
-        self._emptied = 0
+        self._emptied = self._paid = 0
         self._popped = -1
         self._map: Any = None
         self._active = True
@@ -114,6 +114,11 @@ class PoolProbe:
             self._log.append((self._left, came))
             self._left = []
             self._note = self._left.append
+
+    def spent(self) -> int:
+        """Nanoseconds the hottest hook has taken since the last call, as estimated."""
+        calls, self._paid = self._emptied - self._paid, self._emptied
+        return calls * price()
 
     def recount(self) -> None:
         """Count the free blocks that hold nothing, one by one."""

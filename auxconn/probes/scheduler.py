@@ -15,13 +15,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from time import perf_counter, perf_counter_ns
+from time import perf_counter
 from typing import Any
 
 from auxconn.probes.access import ConnectorView
+from auxconn.probes.calls import (
+    BUILD,
+    CAP,
+    FINISHED,
+    HIT,
+    LOADING,
+    OUTPUT,
+    PROBE,
+    Calls,
+)
 from auxconn.probes.clock import StepClock
 from auxconn.probes.guard import Guard
-from auxconn.probes.hooks import Hooks
 from auxconn.probes.lives import LifeLog
 from auxconn.probes.lookups import LookupLog
 from auxconn.probes.notes import Load, Note, Snapshot
@@ -30,16 +39,16 @@ from auxconn.probes.scribe import Scribe
 from auxconn.records import EventKind, Events, Steps
 from auxconn.sink import Sink
 
-BUILD, HIT, CAP, LOADING, OUTPUT, FINISHED, PROBE, OTHER = range(8)
-"""What nanoseconds are counted for, in the order of the columns of `steps`."""
-
-_CALLS: tuple[tuple[str, int, str, tuple[str, ...]], ...] = (
-    ("max_cache_hit", HIT, "on_lookup", ("request",)),
-    ("request_loading", LOADING, "on_loading", ("request", "num_tokens")),
-    ("request_finished", FINISHED, "on_finished", ("request",)),
-    ("reset", OTHER, "on_reset", ()),
+_FOLLOWERS = (
+    "on_admitted",
+    "on_build",
+    "on_cap",
+    "on_finished",
+    "on_loading",
+    "on_lookup",
+    "on_reset",
 )
-"""Calls of a connector: name, what their time counts for, who follows them, parameters."""
+"""Methods that hooks call; those of a probe that was detached do nothing."""
 
 
 class SchedulerProbe:
@@ -82,11 +91,8 @@ class SchedulerProbe:
         self._scheduler = scheduler
         self._sink = sink
         self._clock = clock
-        self._before_step = before_step
         self._deferred = deferred
-        self._hooks = Hooks()
-        self._ns = [0] * 8
-        self._capping = False
+        self._calls = Calls(self, self.guard, before_step)
         self._pool = PoolProbe(view, self.guard)
         self._lookups = LookupLog(view.block_size, view.step, view.has_rows)
         self._lives = LifeLog()
@@ -106,29 +112,8 @@ class SchedulerProbe:
             When one of them does not fit.
         """
         view = self.view
-        connector, wrap = view.connector, self._hooks.wrap
         try:
-            for name, column, follow, parameters in _CALLS:
-                wrap(connector, name, self._follow(name, column, follow), parameters)
-            wrap(
-                connector,
-                "cap_external_hit",
-                self._cap_external_hit,
-                ("request", "num_local", "num_external"),
-            )
-            wrap(connector, "take_output", self._take_output, ("request", "output"))
-            wrap(
-                connector,
-                "build_connector_meta",
-                self._build_connector_meta,
-                ("scheduler_output", "requests"),
-            )
-            wrap(
-                self._scheduler.kv_cache_manager,
-                "record_prefix_cache_stats",
-                self._follow("record_prefix_cache_stats", OTHER, "on_admitted"),
-                ("request", "num_hits"),
-            )
+            self._calls.install(self.view.connector, self._scheduler.kv_cache_manager)
             self._pool.install()
         except Exception:
             self.detach()
@@ -145,15 +130,9 @@ class SchedulerProbe:
     def detach(self) -> None:
         """Take the hooks away; one that has to stay does nothing from now on."""
         self._pool.remove()
-        self._hooks.restore()
-        for name in (
-            *(call[2] for call in _CALLS),
-            "on_cap",
-            "on_admitted",
-            "on_build",
-        ):
+        self._calls.remove()
+        for name in _FOLLOWERS:
             setattr(self, name, _nothing)
-        self._before_step = None
 
     def flush(self) -> None:
         """Make the rows of what was noted so far, from any thread."""
@@ -163,88 +142,6 @@ class SchedulerProbe:
     def tell(self, kind: EventKind, text: str) -> None:
         """Write an event."""
         self._sink.emit("events", Events(time.time(), self.step, kind, text))
-
-    def _follow(self, name: str, column: int, follow: str) -> Callable[[Any], Any]:
-        """Make a hook that times a call and then tells the method `follow` of it."""
-        ns, failed = self._ns, self.guard.failed
-
-        def make(original: Any) -> Any:
-            def hook(*args: Any, **kwargs: Any) -> Any:
-                if self._capping:
-                    # cap_external_hit looks again: a part of it, and no new look-up.
-                    return original(*args, **kwargs)
-                started = perf_counter_ns()
-                result = original(*args, **kwargs)
-                ended = perf_counter_ns()
-                try:
-                    ns[column] += ended - started
-                    getattr(self, follow)(result, *args, **kwargs)
-                    ns[PROBE] += perf_counter_ns() - ended
-                except Exception:  # noqa: BLE001 - the engine must not see it
-                    failed(name)
-                return result
-
-            return hook
-
-        return make
-
-    def _cap_external_hit(self, original: Any) -> Any:
-        ns, failed = self._ns, self.guard.failed
-
-        def cap_external_hit(*args: Any, **kwargs: Any) -> Any:
-            self._capping = True
-            started = perf_counter_ns()
-            try:
-                accepted = original(*args, **kwargs)
-            finally:
-                ended = perf_counter_ns()
-                self._capping = False
-            try:
-                ns[CAP] += ended - started
-                self.on_cap(accepted, *args, **kwargs)
-                ns[PROBE] += perf_counter_ns() - ended
-            except Exception:  # noqa: BLE001 - the engine must not see it
-                failed("cap_external_hit")
-            return accepted
-
-        return cap_external_hit
-
-    def _take_output(self, original: Any) -> Any:
-        ns = self._ns
-
-        # Called for every request and step, and only timed: nothing here can fail.
-        def take_output(request: Any, output: Any) -> Any:
-            started = perf_counter_ns()
-            rows = original(request, output)
-            ns[OUTPUT] += perf_counter_ns() - started
-            return rows
-
-        return take_output
-
-    def _build_connector_meta(self, original: Any) -> Any:
-        ns, failed = self._ns, self.guard.failed
-
-        def build_connector_meta(*args: Any, **kwargs: Any) -> Any:
-            started = perf_counter_ns()
-            if self._before_step is not None:
-                try:
-                    self._before_step()
-                except Exception:  # noqa: BLE001 - the engine must not see it
-                    failed("commands")
-            begun = perf_counter_ns()
-            metadata = original(*args, **kwargs)
-            ended = perf_counter_ns()
-            try:
-                ns[BUILD] += ended - begun
-                ns[PROBE] += begun - started
-                self.on_build(metadata, *args, **kwargs)
-                # The row has left: what this took belongs to the next one.
-                ns[PROBE] += perf_counter_ns() - ended
-            except Exception:  # noqa: BLE001 - the engine must not see it
-                failed("build_connector_meta")
-            return metadata
-
-        return build_connector_meta
 
     # -- what happens between two steps ---------------------------------------------------
 
@@ -315,7 +212,7 @@ class SchedulerProbe:
         if self._loading:
             for request_id in [one for one in self._loading if one in scheduled]:
                 self._loading_ended(request_id)
-        scribe, view, pool, ns = self.scribe, self.view, self._pool, self._ns
+        scribe, view, pool, ns = self.scribe, self.view, self._pool, self._calls.ns
         if scribe is None:
             return
         loads, self._loads = self._loads, []
@@ -357,7 +254,7 @@ class SchedulerProbe:
             ns[LOADING],
             ns[OUTPUT],
             ns[FINISHED],
-            ns[PROBE],
+            ns[PROBE] + pool.spent(),
         )
         ns[:] = (0,) * len(ns)
         note = Note(row, metadata, perf_counter(), admissions, loads, log, None)

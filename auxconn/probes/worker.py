@@ -1,18 +1,9 @@
-"""Watching the worker's side: the rows it captures, and where delivered rows come from.
+"""Watching the worker's side: the rows it captures and delivers, and its store.
 
-A request's rows have three sources. Those of the tokens this very step computed are slices
-of the step's snapshot; those of earlier tokens, of a prefix-cache hit for example, are read
-from the store in whole blocks; what has not filled a block yet is read from the buffer's
-tail. vLLM's `process_output` joins them and says nothing about it, but each way leaves a
-mark: reading a tail is a call that names its range, and an array that is a view of the
-step's snapshot shares its memory. What is neither came from the store, so the three always
-add up to what was delivered.
-
-A step in which 64 requests decode takes half a millisecond here, so the probe may cost a
-few microseconds. Most steps are like the one before: the same requests, each of which got
-all its rows. Then every row that was captured was delivered at once, and nothing has to be
-counted by request. And the engine's thread only notes the numbers; rows are made of them by
-`flush`.
+What a step captured and delivered is counted (`auxconn.probes.deliveries`) when it has been
+consumed, together with how long that took, how long its copy from the GPU took to put on
+its way, and how the store stands. The engine's threads only note the numbers; rows are made
+of them by `flush`.
 
 `process_output` may run in another thread than the rest, never twice at a time; steps are
 consumed in order.
@@ -20,6 +11,7 @@ consumed in order.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -30,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from auxconn.probes.clock import StepClock
+from auxconn.probes.deliveries import Counts, Deliveries
 from auxconn.probes.guard import Guard
 from auxconn.probes.hooks import Hooks
 from auxconn.probes.store import StoreNumbers, StoreProbe
@@ -52,7 +45,7 @@ class _Flight:
         self.pending = pending
         self.step = step
         self.churn = churn
-        self.ms_copy = 0.0
+        self.ms_copy = math.nan
 
 
 class WorkerProbe:
@@ -93,20 +86,20 @@ class WorkerProbe:
         if worker._store is not None:
             self._store = StoreProbe(worker._store, sink, self.guard, lambda: self.step)
         self.row_bytes = 0
+        self.shape_per_token: tuple[int, ...] = ()
         if self._buffer is not None:
+            self.shape_per_token = tuple(self._buffer.shape_per_token)
             dtype = np.dtype(self._buffer.dtype)
-            self.row_bytes = int(np.prod(self._buffer.shape_per_token)) * dtype.itemsize
+            self.row_bytes = int(np.prod(self.shape_per_token)) * dtype.itemsize
         self._notes: deque[tuple[Any, ...]] = deque()
+        self._missed = 0
         self._flush_at = NOTES if deferred else 1
         self._flushing = threading.RLock()
         self._flights: deque[_Flight] = deque(maxlen=IN_FLIGHT)
+        self._deliveries = Deliveries()
         self._generation = -1
         self._churn = 0
         """Metadata begun so far in which a request ended or a generation began."""
-        self._tail_rows = 0
-        self._reads = 0
-        self._settled: tuple[list[str], int] = ([], -1)
-        """Requests of the last step if each of them got all its rows, and its churn."""
 
     # -- hooks ----------------------------------------------------------------------------
 
@@ -137,7 +130,7 @@ class WorkerProbe:
         except Exception:
             self.detach()
             raise
-        shape = " x ".join(map(str, self._buffer.shape_per_token))
+        shape = " x ".join(map(str, self.shape_per_token))
         self.tell(
             "start",
             f"watching the worker's connector: rows of {shape} "
@@ -247,8 +240,7 @@ class WorkerProbe:
 
     def on_read(self, tail_rows: int) -> None:
         """Rows are read from the store, or `tail_rows` of them from a tail."""
-        self._reads += 1
-        self._tail_rows += tail_rows
+        self._deliveries.read(tail_rows)
 
     def on_processed(
         self, pending: Any, outputs: dict[str, Any], nanoseconds: int
@@ -258,87 +250,61 @@ class WorkerProbe:
         flight = flights.popleft() if flights else None
         if flight is None or flight.pending is not pending:
             flight = self._find(pending)
-        request_ids = pending.request_ids
-        requests = len(request_ids)
-        captured = len(pending.routed_experts)
-        complete = len(outputs) == requests
-        rejected = 0
-        if not complete or captured != requests:
-            # With one token each there was no draft to reject. A list of numbers is summed
-            # sooner than numpy has found out what to do.
-            rejected = sum(pending.num_rejected.tolist())
-        if (
-            complete
-            and not self._reads
-            and not rejected
-            and self._settled == (request_ids, flight.churn)
-        ):
-            # Each request had all its rows up to this step, and got this step's.
-            counts = requests, captured, 0, requests, captured, 0, 0
-        else:
-            counts = self._count(pending, outputs, rejected)
-            self._settled = (request_ids, flight.churn) if complete else ([], -1)
         self._notes.append(
             (
                 time.time(),
                 flight.step,
-                counts,
+                self._deliveries.count(pending, outputs, flight.churn),
                 flight.ms_copy,
                 nanoseconds,
                 self._store and self._store.look(),
             )
         )
         if len(self._notes) >= self._flush_at:
-            self.flush()
-
-    def _count(
-        self, pending: Any, outputs: dict[str, Any], rejected: int
-    ) -> tuple[int, int, int, int, int, int, int]:
-        """Requests, captured and rejected rows, receivers, rows of step, store and tail."""
-        reads, tail = self._reads, self._tail_rows
-        self._reads = self._tail_rows = 0
-        snapshot = pending.routed_experts
-        lengths = [len(one.rows) for one in outputs.values()]
-        delivered = from_step = sum(lengths)
-        if reads:
-            base = snapshot[:0].base
-            from_step = sum(
-                len(one.rows) for one in outputs.values() if one.rows.base is base
-            )
-        stored = delivered - from_step - tail
-        if stored < 0:
-            raise ValueError(
-                f"{delivered} rows were delivered, {from_step} of the step and {tail} "
-                "of tails"
-            )
-        return (
-            len(pending.request_ids),
-            len(snapshot) - rejected,
-            rejected,
-            len(lengths) - lengths.count(0),
-            from_step,
-            stored,
-            tail,
-        )
+            self._try_flush()
 
     # -- rows -----------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Make the rows of what was noted so far, from any thread."""
-        notes = self._notes
         with self._flushing:
-            while notes:
-                note = notes.popleft()
-                try:
-                    self.write(*note)
-                except Exception:  # noqa: BLE001 - never raises into the engine
-                    self.guard.failed("a worker step's rows")
+            self._flush()
+
+    def _try_flush(self) -> None:
+        # If somebody else is at it, he will come to the newest note too.
+        if self._flushing.acquire(blocking=False):
+            try:
+                self._flush()
+            finally:
+                self._flushing.release()
+        elif len(self._notes) >= 2 * NOTES:
+            self._notes.popleft()
+            self._missed += 1
+
+    def _flush(self) -> None:
+        notes = self._notes
+        missed, self._missed = self._missed, 0
+        try:
+            if missed:
+                self.tell(
+                    "gap",
+                    f"{missed} worker steps are without rows: whoever makes them got no "
+                    "turn",
+                )
+        except Exception:  # noqa: BLE001 - never raises into the engine
+            self.guard.failed("a worker step's rows")
+        while notes:
+            note = notes.popleft()
+            try:
+                self.write(*note)
+            except Exception:  # noqa: BLE001 - never raises into the engine
+                self.guard.failed("a worker step's rows")
 
     def write(
         self,
         t: float,
         step: int,
-        counts: tuple[int, int, int, int, int, int, int],
+        counts: Counts,
         ms_copy: float,
         nanoseconds: int,
         store: StoreNumbers | None,

@@ -22,6 +22,7 @@ from auxconn.lab.engine import Batch, Engine
 from auxconn.lab.requests import LabRequest
 from auxconn.probes import scribe as scribe_module
 from auxconn.probes import ticker as ticker_module
+from auxconn.probes import worker as worker_module
 from auxconn.probes.access import ConnectorView, UnknownConnectorError
 from auxconn.probes.guard import Guard
 from auxconn.probes.pool import PoolProbe
@@ -533,6 +534,33 @@ def test_worker_alone_counts_the_steps_it_begins():
     assert rows.step.tolist() == list(range(1, 41))
     assert set(rows["rank"]) == {3}
     assert store.version("steps") == 0
+    engine.close()
+
+
+def test_worker_steps_left_out_are_told(monkeypatch):
+    monkeypatch.setattr(worker_module, "NOTES", 5)
+    monkeypatch.setattr(ticker_module, "SECONDS", 3600.0)
+    engine, traffic = make()
+    store = FrameStore()
+    attachment = attach(worker=engine.worker, to=store, deferred=True)
+    locked, release = threading.Event(), threading.Event()
+
+    def hold():
+        with attachment.worker_probe._flushing:
+            locked.set()
+            release.wait(30)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    locked.wait(30)
+    go(engine, traffic, 30)
+    release.set()
+    holder.join()
+    attachment.detach()
+    assert store.rows().step.tolist() == list(range(22, 31))
+    events = store.events()
+    (text,) = events[events.kind == "gap"].text
+    assert text.startswith("21 worker steps are without rows")
     engine.close()
 
 

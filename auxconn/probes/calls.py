@@ -1,0 +1,166 @@
+"""Seeing and timing each call of a scheduler connector.
+
+A hook calls what it hides exactly once, with what it was given, and passes on the result or
+the exception. Between it and the probe stands a `try` that lets nothing out. The time of
+each method is summed up until the step's row takes it; what the probe itself takes in the
+scheduler's thread is summed up too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+from auxconn.probes.guard import Guard
+from auxconn.probes.hooks import Hooks, price
+
+BUILD, HIT, CAP, LOADING, OUTPUT, FINISHED, PROBE, OTHER = range(8)
+"""What nanoseconds are counted for, in the order of the columns of `steps`."""
+
+_FOLLOWED: tuple[tuple[str, int, str, tuple[str, ...]], ...] = (
+    ("max_cache_hit", HIT, "on_lookup", ("request",)),
+    ("request_loading", LOADING, "on_loading", ("request", "num_tokens")),
+    ("request_finished", FINISHED, "on_finished", ("request",)),
+    ("reset", OTHER, "on_reset", ()),
+)
+"""Calls of a connector: name, what their time counts for, who is told, parameters."""
+
+
+class Calls:
+    """The hooks of one connector.
+
+    Parameters
+    ----------
+    follower
+        Has the methods that are told of calls, by result and arguments.
+    guard
+        Where failures go.
+    before_step
+        Called before each metadata is built.
+    """
+
+    def __init__(
+        self, follower: Any, guard: Guard, before_step: Callable[[], object] | None
+    ) -> None:
+        self.ns = [0] * 8
+        """Nanoseconds since the last row, by what they count for."""
+        self._follower = follower
+        self._failed = guard.failed
+        self._before_step = before_step
+        self._hooks = Hooks()
+        self._capping = False
+
+    def install(self, connector: Any, kv_cache_manager: Any) -> None:
+        """Put the hooks in; raises `UnknownConnectorError` when they don't fit."""
+        wrap = self._hooks.wrap
+        for name, column, follow, parameters in _FOLLOWED:
+            wrap(connector, name, self._followed(name, column, follow), parameters)
+        wrap(
+            connector,
+            "cap_external_hit",
+            self._cap_external_hit,
+            ("request", "num_local", "num_external"),
+        )
+        wrap(connector, "take_output", self._take_output, ("request", "output"))
+        wrap(
+            connector,
+            "build_connector_meta",
+            self._build_connector_meta,
+            ("scheduler_output", "requests"),
+        )
+        wrap(
+            kv_cache_manager,
+            "record_prefix_cache_stats",
+            self._followed("record_prefix_cache_stats", OTHER, "on_admitted"),
+            ("request", "num_hits"),
+        )
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        self._hooks.restore()
+        self._before_step = None
+
+    def _followed(
+        self, name: str, column: int, follow: str
+    ) -> Callable[[Any], Callable[..., Any]]:
+        ns, failed, follower = self.ns, self._failed, self._follower
+
+        def make(original: Any) -> Callable[..., Any]:
+            def hook(*args: Any, **kwargs: Any) -> Any:
+                if self._capping:
+                    # cap_external_hit looks again: a part of it, and no new look-up.
+                    return original(*args, **kwargs)
+                started = perf_counter_ns()
+                result = original(*args, **kwargs)
+                ended = perf_counter_ns()
+                try:
+                    ns[column] += ended - started
+                    getattr(follower, follow)(result, *args, **kwargs)
+                    ns[PROBE] += perf_counter_ns() - ended
+                except Exception:  # noqa: BLE001 - the engine must not see it
+                    failed(name)
+                return result
+
+            return hook
+
+        return make
+
+    def _cap_external_hit(self, original: Any) -> Callable[..., Any]:
+        ns, failed, follower = self.ns, self._failed, self._follower
+
+        def cap_external_hit(*args: Any, **kwargs: Any) -> Any:
+            self._capping = True
+            started = perf_counter_ns()
+            try:
+                accepted = original(*args, **kwargs)
+            finally:
+                ended = perf_counter_ns()
+                self._capping = False
+            try:
+                ns[CAP] += ended - started
+                follower.on_cap(accepted, *args, **kwargs)
+                ns[PROBE] += perf_counter_ns() - ended
+            except Exception:  # noqa: BLE001 - the engine must not see it
+                failed("cap_external_hit")
+            return accepted
+
+        return cap_external_hit
+
+    def _take_output(self, original: Any) -> Callable[..., Any]:
+        ns, own = self.ns, price()
+
+        # Called for every request and step, and only timed: nothing here can fail.
+        def take_output(request: Any, output: Any) -> Any:
+            started = perf_counter_ns()
+            rows = original(request, output)
+            ns[OUTPUT] += perf_counter_ns() - started
+            ns[PROBE] += own
+            return rows
+
+        return take_output
+
+    def _build_connector_meta(self, original: Any) -> Callable[..., Any]:
+        ns, failed, follower = self.ns, self._failed, self._follower
+
+        def build_connector_meta(*args: Any, **kwargs: Any) -> Any:
+            started = perf_counter_ns()
+            if self._before_step is not None:
+                try:
+                    self._before_step()
+                except Exception:  # noqa: BLE001 - the engine must not see it
+                    failed("commands")
+            begun = perf_counter_ns()
+            metadata = original(*args, **kwargs)
+            ended = perf_counter_ns()
+            try:
+                ns[BUILD] += ended - begun
+                ns[PROBE] += begun - started
+                follower.on_build(metadata, *args, **kwargs)
+                # The row has left: what this took belongs to the next one.
+                ns[PROBE] += perf_counter_ns() - ended
+            except Exception:  # noqa: BLE001 - the engine must not see it
+                failed("build_connector_meta")
+            return metadata
+
+        return build_connector_meta
