@@ -473,22 +473,16 @@ class Dashboard(pn.viewable.Viewer):
         )
         grid = pn.Column(
             *(plot.root for plot in self.plots.values()),
-            css_classes=["ac-grid"],
-            stylesheets=[asset("grid.css")],
-            **wide,
-        )
-        below = pn.Column(
             self.lookups.root,
             self.reasons.root,
             self.events.root,
-            css_classes=["ac-below"],
+            css_classes=["ac-grid"],
             stylesheets=[asset("grid.css")],
             **wide,
         )
         self._content = pn.Column(
             self.indicators.root,
             grid,
-            below,
             css_classes=["ac-content"],
             stylesheets=[asset("content.css")],
             **wide,
@@ -506,7 +500,10 @@ class Dashboard(pn.viewable.Viewer):
         )
 
 
-_GAPS = ":host { gap: 12px; min-width: 0; flex: 1 1 0; }"
+_GAPS = """
+:host { gap: 12px; min-width: 0; flex: 1 1 0; }
+.scroll-button { display: none !important; }
+"""
 _MAIN = ":host { gap: 12px; padding: 12px 16px 20px; box-sizing: border-box; }"
 
 

@@ -17,7 +17,7 @@ export function render({ model }) {
       const track = h("div", "track")
       track.append(fill)
       const share = h("b"), count = h("span", "count")
-      node.append(h("span", "label", row.label), share, track, count)
+      node.append(h("span", "label", row.label), track, share, count)
       list.append(node)
       return { fill, share, count, node }
     })

@@ -94,7 +94,7 @@ def _rows(snapshot: Snapshot | None) -> list[dict[str, Any]]:
         refused = total(f"refused_{reason}")
         found.append(
             {
-                "group": "Offered by the KV connector and refused, share of offered tokens"
+                "group": "External offers refused, share of offered tokens"
                 if reason == REFUSALS[0]
                 else "",
                 "label": words.REFUSAL[reason],
