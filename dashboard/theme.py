@@ -11,6 +11,7 @@ a canvas, which no style sheet reaches, so figures are told theirs by `style`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any, Literal
 
@@ -58,6 +59,7 @@ THEMES: dict[str, Theme] = {"light": LIGHT, "dark": DARK}
 _ASSETS = Path(__file__).parent / "assets"
 
 
+@functools.cache
 def asset(name: str) -> str:
     """Text of a style sheet, script or template of the page."""
     return (_ASSETS / name).read_text(encoding="utf-8")

@@ -16,6 +16,7 @@ import numpy as np
 from bokeh.core.properties import value
 from bokeh.models import (
     BoxZoomTool,
+    CDSView,
     ColumnDataSource,
     CrosshairTool,
     CustomJS,
@@ -235,9 +236,16 @@ def marks(events: list[Event]) -> dict[str, list[Any]]:
 def draw(figure: Any, glyph: Any, source: ColumnDataSource, name: str) -> GlyphRenderer:
     """Add a glyph to a figure.
 
-    Bokeh's own methods make three more glyphs for each, for selections that we do not have;
-    with fifty glyphs on the page that is a third of the time it takes to build it.
+    Bokeh's own methods make three more glyphs for each, for selections that we do not have,
+    and a view of the source of its own; with fifty glyphs on the page that is a third of the
+    time it takes to build it.
     """
-    renderer = GlyphRenderer(data_source=source, glyph=glyph, name=name)
+    known = [one.view for one in figure.renderers if one.data_source is source]
+    renderer = GlyphRenderer(
+        data_source=source,
+        glyph=glyph,
+        name=name,
+        view=known[0] if known else CDSView(),
+    )
     figure.renderers.append(renderer)
     return renderer

@@ -7,6 +7,7 @@ When a test fails, what the browser's console said is printed and a picture is s
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,16 @@ ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
+
+
+def within(seconds: float) -> float:
+    """What `seconds` on a machine with cores to spare come to on this one, now.
+
+    Chromium, the server and the lab share two cores with whatever else there is to do; what
+    is promised for a machine of one's own is asked of a crowded one in proportion.
+    """
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
 
 MODEL = """(name) => {
   for (const drawn of window.Bokeh?.documents ?? []) {

@@ -1,0 +1,110 @@
+"""The ways to start the page: one command each, from nothing to live numbers."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+UP_SECONDS = 5.0
+"""The page is up after so long: in the server's own seconds of CPU, which do not depend on
+what else the machine has to do, and on a machine of its own in those of the wall clock."""
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def running(command, root, tmp_path):
+    log = tmp_path / "log"
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            command,
+            cwd=root,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=os.environ.copy(),
+        )
+    try:
+        yield process, log
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+
+
+def listening(port, process, log, seconds=60):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert process.poll() is None, log.read_text()
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.02)
+    raise AssertionError(log.read_text())
+
+
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        (["-m", "auxconn.cli", "demo", "--no-show", "--port"], ""),
+        (["-m", "panel", "serve", "dashboard/app.py", "--port"], "app"),
+    ],
+    ids=["auxconn demo", "panel serve"],
+)
+def test_one_command_opens_the_page_on_a_lab(command, path, root, tmp_path, open_page):
+    port = free_port()
+    began = time.monotonic()
+    with running([sys.executable, *command, f"{port}"], root, tmp_path) as (
+        process,
+        log,
+    ):
+        listening(port, process, log)
+        page = open_page(f"http://127.0.0.1:{port}/{path}")
+        spent = psutil.Process(process.pid).cpu_times()
+        cpu = spent.user + spent.system
+        print(
+            f"\nup after {time.monotonic() - began:.1f} s, {cpu:.1f} s of the server's CPU"
+        )
+        assert cpu < UP_SECONDS
+        # The start is told while it lasts, stage by stage.
+        assert page.word in ("starting", "live")
+        page.live(120)
+        print(f"live after {time.monotonic() - began:.1f} s")
+        assert page.page.locator(".banner").is_hidden()
+        assert page.faults == []
+        labs = [
+            one
+            for one in psutil.Process(process.pid).children(recursive=True)
+            if "auxconn.lab.child" in " ".join(one.cmdline())
+        ]
+        assert len(labs) == 1
+    _, alive = psutil.wait_procs(labs, timeout=15)
+    assert alive == [], "the lab ends with the page"
+    told = log.read_text()
+    assert "Traceback" not in told, told
+
+
+def test_a_page_without_an_engine_says_how_to_connect_one(root, tmp_path, open_page):
+    port, engines = free_port(), free_port()
+    command = [
+        sys.executable, "-m", "auxconn.cli", "serve", "--no-show", "--port", f"{port}",
+        "--collector-bind", f"tcp://127.0.0.1:{engines}",
+    ]  # fmt: skip
+    with running(command, root, tmp_path) as (process, log):
+        listening(port, process, log)
+        page = open_page(f"http://127.0.0.1:{port}/")
+        assert page.word == "no engine"
+        banner = page.page.locator(".banner").inner_text()
+        assert f"AUXCONN_COLLECTOR=tcp://127.0.0.1:{engines}" in banner
+        assert page.page.locator(".ac-control-capacity input").is_disabled()
+        assert page.card("retained")["value"] == "–"
