@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from auxconn.probes.ledger import Times
+from auxconn.probes.lookups import Admission
 from auxconn.probes.notes import Note
 from auxconn.probes.packed import last_hashes
 from auxconn.probes.pool import Log
@@ -29,15 +30,22 @@ class Entry:
     """One note of a batch, with the blocks that it names."""
 
     __slots__ = (
-        "left", "log", "note", "reasons", "released", "retained", "touched", "wiped",
+        "admissions", "left", "log", "note", "reasons", "released", "retained", "touched",
+        "wiped",
     )  # fmt: skip
 
-    def __init__(self, note: Note, step: int, clean: Callable[[Log], Log]) -> None:
+    def __init__(
+        self, note: Note, block_size: int, step: int, clean: Callable[[Log], Log]
+    ) -> None:
         self.note = note
+        self.admissions = [
+            Admission(*looked, block_size=block_size, step=step)
+            for looked in note.looked
+        ]
         self.retained = last_hashes(note.metadata.retained_block_hashes, step)
         self.released = last_hashes(note.metadata.released_block_hashes, step)
         self.touched: list[bytes] = []
-        for one in note.admissions:
+        for one in self.admissions:
             self.touched += one.keys[: one.run]
         self.log = clean(note.pool)
         self.left: list[bytes] = []
@@ -86,7 +94,7 @@ class Batch:
         released.update(entry.released)
         for keys in (entry.retained, entry.touched, entry.left, entry.released):
             self._keys += len(keys)
-        for one in entry.note.admissions:
+        for one in entry.admissions:
             reason = one.reason(self._block_size, self._was_lost)
             entry.reasons.append(reason)
             self.closed |= reason == "evicted"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from auxconn.probes.lookups import Admission
 from auxconn.records import Requests
 
 
@@ -32,11 +33,11 @@ class LifeLog:
         """Requests that were seen and have not ended."""
         return len(self._lives)
 
-    def admitted(self, request_id: str, local: int, external: int) -> None:
-        """An admission found `local` tokens on the GPU and accepted `external` ones."""
-        life = self._life(request_id)
-        life.local += local
-        life.external += external
+    def admitted(self, one: Admission) -> None:
+        """Tokens of an admission were found on the GPU, or accepted of the KV connector."""
+        life = self._life(one.request_id)
+        life.local += one.local
+        life.external += one.accepted
 
     def loading(self, request_id: str) -> None:
         """A KV load begins."""

@@ -19,7 +19,7 @@ block was here once and was lost, as far as the ledger remembers; `never_seen`, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from auxconn.records import Lookups, Refusal, RunEnd
@@ -62,26 +62,70 @@ def refusal(
     return "not_retained"
 
 
+Looked = tuple[Any, int, int, bool, int, int, bool, int, int, int, int, int]
+"""What is noted of an admission; the arguments of `Admission`, in order."""
+
+
 class Admission:
-    """A look-up that was admitted; a row of `lookups` once the step is over."""
+    """A look-up that was admitted; a row of `lookups` once the step is over.
+
+    Parameters
+    ----------
+    request
+        Whose it was; only what does not change any more is read of it.
+    tokens, prompt_tokens, resumed, num_hashes
+        Its tokens, its prompt's, whether it came back from a preemption, and how many
+        block hashes it had, all at the time.
+    hit, last_present
+        What `max_cache_hit` answered, and `last_present` as in `run_blocks`.
+    local
+        Tokens found on the GPU.
+    capped_local, offered, accepted
+        What `cap_external_hit` was asked, and answered.
+    attempts
+        Look-ups until it was admitted.
+    block_size, step
+        Tokens of a KV block, and hash blocks per KV block.
+    """
 
     __slots__ = (
         "accepted", "attempts", "hit", "keys", "local", "offered", "prompt_tokens",
         "refusal", "request_id", "resumed", "run", "tokens",
     )  # fmt: skip
 
-    def __init__(self, request: Any, hit: int, run: int, keys: Sequence[bytes]) -> None:
+    def __init__(
+        self,
+        request: Any,
+        tokens: int,
+        prompt_tokens: int,
+        resumed: bool,
+        num_hashes: int,
+        hit: int,
+        last_present: bool,
+        local: int,
+        capped_local: int,
+        offered: int,
+        accepted: int,
+        attempts: int,
+        *,
+        block_size: int,
+        step: int,
+    ) -> None:
         self.request_id: str = request.request_id
-        self.tokens: int = request.num_tokens
-        self.prompt_tokens: int = request.num_prompt_tokens
-        self.resumed: bool = request.num_preemptions > 0
+        self.tokens = tokens
+        self.prompt_tokens = prompt_tokens
+        self.resumed = resumed
         self.hit = hit
-        self.run = run
-        self.keys = keys
+        self.local = local
+        self.offered = offered
+        self.accepted = accepted
+        self.attempts = attempts
+        self.run = run_blocks(hit, tokens, block_size, last_present)
+        self.keys: list[bytes] = request.block_hashes[step - 1 : num_hashes : step]
         """Key of each of its full KV blocks."""
-        self.local = self.offered = self.accepted = 0
         self.refusal: Refusal = ""
-        self.attempts = 1
+        if accepted < offered:
+            self.refusal = refusal(capped_local, offered, self.run, tokens, block_size)
 
     def reason(self, block_size: int, is_lost: Callable[[bytes], bool]) -> RunEnd:
         """Why its run of hits ended; `is_lost` says of a block that it was here once."""
@@ -121,23 +165,20 @@ class LookupLog:
 
     Parameters
     ----------
-    block_size, step
-        Tokens of a KV block, and hash blocks per KV block.
+    block_size
+        Tokens of a KV block.
     has_rows
         Says whether the block of a key has rows, without touching it.
     """
 
-    def __init__(
-        self, block_size: int, step: int, has_rows: Callable[[bytes], bool]
-    ) -> None:
+    def __init__(self, block_size: int, has_rows: Callable[[bytes], bool]) -> None:
         self._block_size = block_size
-        self._step = step
         self._has_rows = has_rows
         # vLLM looks up one request at a time, so one look-up at most is pending.
         self._request: Any = None
         self._hit = self._local = self._offered = self._accepted = 0
         self._tries: dict[str, int] = {}
-        self._admitted: list[Admission] = []
+        self._admitted: list[Looked] = []
 
     def looked(self, hit: int, request: Any) -> None:
         """`max_cache_hit(request)` has answered `hit`."""
@@ -156,39 +197,49 @@ class LookupLog:
             self._offered = offered
             self._accepted = accepted
 
-    def admitted(self, request: Any, local: int) -> Admission | None:
-        """The pending look-up was admitted with `local` tokens; None when there is none."""
+    def admitted(self, request: Any, local: int) -> None:
+        """The request was admitted with `local` tokens; a row if it was looked up."""
         if request is not self._request:
-            return None
+            return
         self._request = None
-        tries = self._tries.pop(request.request_id, 0)
+        tries = self._tries.pop(request.request_id, 0) if self._tries else 0
         if request.skip_reading_prefix_cache:
-            return None
-        size = self._block_size
-        keys = request.block_hashes[self._step - 1 :: self._step]
-        tokens = request.num_tokens
+            return
+        tokens, hashes = request.num_tokens, request.block_hashes
         last_present = (
-            size > 1 or len(keys) < tokens or self._has_rows(keys[tokens - 1])
+            self._block_size > 1
+            or len(hashes) < tokens
+            or self._has_rows(hashes[tokens - 1])
         )
-        run = run_blocks(self._hit, tokens, size, last_present)
-        one = Admission(request, self._hit, run, keys)
-        one.local = local
-        one.attempts += tries
-        if self._offered:
-            one.offered = self._offered
-            one.accepted = self._accepted
-            if self._accepted < self._offered:
-                one.refusal = refusal(self._local, self._offered, run, tokens, size)
-        self._admitted.append(one)
-        return one
+        self._admitted.append(
+            (
+                request,
+                tokens,
+                request.num_prompt_tokens,
+                request.num_preemptions > 0,
+                len(hashes),
+                self._hit,
+                last_present,
+                local,
+                self._local,
+                self._offered,
+                self._accepted,
+                1 + tries,
+            )
+        )
 
-    def take(self) -> list[Admission]:
+    def take(self) -> list[Looked]:
         """Admissions since the last call, in order."""
-        taken, self._admitted = self._admitted, []
-        return taken
+        taken = self._admitted
+        if taken:
+            self._admitted = []
+            return taken
+        # Not the list itself, which goes on being written.
+        return []
 
     def forget(self, request_id: str) -> None:
         """The request has ended."""
-        self._tries.pop(request_id, None)
+        if self._tries:
+            self._tries.pop(request_id, None)
         if self._request is not None and self._request.request_id == request_id:
             self._request = None

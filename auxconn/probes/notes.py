@@ -8,11 +8,10 @@ and the scribe makes the rows.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from auxconn.probes.lookups import Admission
+from auxconn.probes.lookups import Looked
 from auxconn.probes.pool import Log
-from auxconn.records import Steps
 
 Load = tuple[str, list[bytes] | None]
 """A request and the blocks whose load begins; None when its load has ended."""
@@ -36,26 +35,62 @@ class Snapshot:
 class Note:
     """One step, between the scheduler's thread and the scribe."""
 
-    __slots__ = ("admissions", "loads", "metadata", "now", "pool", "row", "snapshot")
+    __slots__ = (
+        "capacity", "empty", "free", "loads", "looked", "metadata", "new", "now", "ns",
+        "pool", "retained", "running", "scheduled", "snapshot", "step", "t", "tokens",
+        "waiting",
+    )  # fmt: skip
 
     def __init__(
         self,
-        row: Steps,
-        metadata: Any,
+        t: float,
         now: float,
-        admissions: list[Admission],
+        step: int,
+        metadata: Any,
+        scheduled: int,
+        tokens: int,
+        new: Any,
+        running: int,
+        waiting: int,
+        free: int,
+        empty: int,
+        retained: int,
+        capacity: int,
+        ns: list[int],
+        looked: list[Looked],
         loads: list[Load],
         pool: Log,
-        snapshot: Snapshot | None,
     ) -> None:
-        self.row = row
-        """The row of `steps`; what follows from the rest of the note is still to fill in."""
-        self.metadata = metadata
+        self.t = t
         self.now = now
         """Monotonic seconds, for ages."""
-        self.admissions = admissions
+        self.step = step
+        self.metadata = metadata
+        self.scheduled = scheduled
+        """Requests scheduled, and tokens."""
+        self.tokens = tokens
+        self.new = new
+        """The scheduler output's new requests."""
+        self.running = running
+        self.waiting = waiting
+        self.free = free
+        """Blocks that no request refers to, and those of them that hold nothing cached."""
+        self.empty = empty
+        self.retained = retained
+        self.capacity = capacity
+        self.ns = ns
+        """As in `auxconn.probes.calls`."""
+        self.looked = looked
         self.loads = loads
         """In order, ends of loads and their beginnings."""
         self.pool = pool
-        self.snapshot = snapshot
+        self.snapshot: Snapshot | None = None
         """Given when what was noted before is not to be relied on."""
+
+
+class Ended(NamedTuple):
+    """A request that has ended, between the scheduler's thread and the scribe."""
+
+    request: Any
+    t: float
+    step: int

@@ -41,8 +41,8 @@ class PoolProbe:
 
     def __init__(self, view: ConnectorView, guard: Guard) -> None:
         self.pool: Any = view.pool
-        self.size: int = view.pool.num_gpu_blocks
-        """Blocks of the pool, its null block among them."""
+        self.queue: Any = view.pool.free_block_queue
+        """vLLM's free blocks, those that no request refers to."""
         self.unhashed_free = 0
         """Free blocks that hold nothing cached."""
         self._view = view
@@ -55,11 +55,6 @@ class PoolProbe:
         self._popped = -1
         self._map: Any = None
         self._active = True
-
-    @property
-    def free(self) -> int:
-        """Blocks that no request refers to."""
-        return int(self.pool.free_block_queue.num_free_blocks)
 
     def install(self) -> None:
         """Put the hooks in; raises `UnknownConnectorError` when they don't fit."""

@@ -19,24 +19,14 @@ from time import perf_counter
 from typing import Any
 
 from auxconn.probes.access import ConnectorView
-from auxconn.probes.calls import (
-    BUILD,
-    CAP,
-    FINISHED,
-    HIT,
-    LOADING,
-    OUTPUT,
-    PROBE,
-    Calls,
-)
+from auxconn.probes.calls import PROBE, Calls
 from auxconn.probes.clock import StepClock
 from auxconn.probes.guard import Guard
-from auxconn.probes.lives import LifeLog
 from auxconn.probes.lookups import LookupLog
 from auxconn.probes.notes import Load, Note, Snapshot
 from auxconn.probes.pool import PoolProbe
 from auxconn.probes.scribe import Scribe
-from auxconn.records import EventKind, Events, Steps
+from auxconn.records import EventKind, Events
 from auxconn.sink import Sink
 
 _FOLLOWERS = (
@@ -49,6 +39,8 @@ _FOLLOWERS = (
     "on_reset",
 )
 """Methods that hooks call; those of a probe that was detached do nothing."""
+
+_NO_TIME = (0,) * 8
 
 
 class SchedulerProbe:
@@ -92,10 +84,11 @@ class SchedulerProbe:
         self._sink = sink
         self._clock = clock
         self._deferred = deferred
+        self._connector = view.connector
+        self._retained = view.retained
         self._calls = Calls(self, self.guard, before_step)
         self._pool = PoolProbe(view, self.guard)
-        self._lookups = LookupLog(view.block_size, view.step, view.has_rows)
-        self._lives = LifeLog()
+        self._lookups = LookupLog(view.block_size, view.has_rows)
         self._loading: dict[str, None] = {}
         self._loads: list[Load] = []
         self._capacity = view.capacity
@@ -157,16 +150,13 @@ class SchedulerProbe:
 
     def on_admitted(self, _: object, request: Any, num_hits: int) -> None:
         """Follow vLLM's record of an admission."""
-        one = self._lookups.admitted(request, num_hits)
-        external = 0 if one is None else one.accepted
-        self._lives.admitted(request.request_id, num_hits, external)
+        self._lookups.admitted(request, num_hits)
 
     def on_loading(self, _: object, request: Any, num_tokens: int) -> None:
         """Follow `request_loading`."""
         keys = self._keys(request, num_tokens)
         self._loading[request.request_id] = None
         self._loads.append((request.request_id, keys))
-        self._lives.loading(request.request_id)
 
     def on_finished(self, _: object, request: Any) -> None:
         """Follow `request_finished`, which also comes with a preemption."""
@@ -175,9 +165,8 @@ class SchedulerProbe:
             self._loading_ended(request_id)
         if request.is_finished():
             self._lookups.forget(request_id)
-            self._sink.emit(
-                "requests", self._lives.ended(request, time.time(), self.step)
-            )
+            if self.scribe is not None:
+                self.scribe.end(request, time.time(), self.step)
 
     def on_reset(self, _: object) -> None:
         """Follow `reset`."""
@@ -207,67 +196,63 @@ class SchedulerProbe:
             self._clock.note(metadata, step)
         t = time.time()
         scheduled = scheduler_output.num_scheduled_tokens
-        if scheduler_output.scheduled_new_reqs:
-            self._lives.scheduled(scheduler_output.scheduled_new_reqs, t)
         if self._loading:
             for request_id in [one for one in self._loading if one in scheduled]:
                 self._loading_ended(request_id)
-        scribe, view, pool, ns = self.scribe, self.view, self._pool, self._calls.ns
+        scribe, pool, calls = self.scribe, self._pool, self._calls
         if scribe is None:
             return
-        loads, self._loads = self._loads, []
-        admissions, log = self._lookups.take(), pool.take()
+        loads, looked, log = self._loads, self._lookups.take(), pool.take()
+        if loads:
+            self._loads = []
         if not scribe.has_room():
             return
-        capacity = view.capacity
+        capacity = self._connector._capacity
         if capacity != self._capacity:
             self.tell(
                 "capacity",
                 f"capacity changed from {self._capacity} to {capacity} blocks",
             )
             self._capacity = capacity
-        free, empty = pool.free, pool.unhashed_free
         running, waiting = self._scheduler.get_request_counts()
-        row = Steps(
+        ns = calls.ns[:]
+        calls.ns[:] = _NO_TIME
+        ns[PROBE] += pool.spent()
+        note = Note(
             t,
+            perf_counter(),
             step,
-            metadata.generation,
+            metadata,
             len(scheduled),
             scheduler_output.total_num_scheduled_tokens,
-            waiting,
+            scheduler_output.scheduled_new_reqs,
             running,
-            # vLLM takes one block off the queue for good, its null block.
-            pool.size - 1 - free,
-            free - empty,
-            empty,
-            view.retained(),
-            0,
+            waiting,
+            pool.queue.num_free_blocks,
+            pool.unhashed_free,
+            self._retained(),
             capacity,
-            0,
-            0,
-            0,
-            0,
-            0,
-            ns[BUILD],
-            ns[HIT],
-            ns[CAP],
-            ns[LOADING],
-            ns[OUTPUT],
-            ns[FINISHED],
-            ns[PROBE] + pool.spent(),
+            ns,
+            looked,
+            loads or [],
+            log,
         )
-        ns[:] = (0,) * len(ns)
-        note = Note(row, metadata, perf_counter(), admissions, loads, log, None)
         if scribe.wants_snapshot:
-            note.snapshot = self._snapshot(loads)
-            missed, scribe.missed = scribe.missed, 0
-            scribe.wants_snapshot = False
-            if missed:
-                self.tell(
-                    "gap",
-                    f"{missed} steps are without rows: whoever makes them got no turn",
-                )
+            self._begin_again(scribe, note)
         scribe.put(note)
+
+    def _begin_again(self, scribe: Scribe, note: Note) -> None:
+        """Give the note a snapshot, and tell of what was left out before it."""
+        note.snapshot = self._snapshot(note.loads)
+        steps, scribe.missed = scribe.missed, 0
+        requests, scribe.missed_requests = scribe.missed_requests, 0
+        scribe.wants_snapshot = False
+        if steps or requests:
+            self.tell(
+                "gap",
+                f"{steps} steps and {requests} requests that ended are without rows: "
+                "whoever makes them got no turn",
+            )
 
     def _snapshot(self, loads: list[Load]) -> Snapshot:
         """Look at all that the connector holds; `loads` are those of this step."""

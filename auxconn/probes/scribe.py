@@ -16,23 +16,26 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from itertools import compress
+from typing import Any
 
 import numpy as np
 
 from auxconn.probes.absent import AbsentBlocks
 from auxconn.probes.access import ConnectorView
 from auxconn.probes.batch import Batch, Entry, batches
+from auxconn.probes.calls import BUILD, CAP, FINISHED, HIT, LOADING, OUTPUT, PROBE
 from auxconn.probes.guard import Guard
 from auxconn.probes.ledger import MEMORY, Ledger
+from auxconn.probes.lives import LifeLog
 from auxconn.probes.loads import LoadLog
 from auxconn.probes.lookups import Admission
-from auxconn.probes.notes import Note, Snapshot
+from auxconn.probes.notes import Ended, Note, Snapshot
 from auxconn.probes.packed import Packed, low64, nans, zeros
-from auxconn.records import BlockEvent, Blocks
+from auxconn.records import BlockEvent, Blocks, Steps
 from auxconn.sink import Sink
 
-NOTES = 512
-"""Notes that wait at most."""
+NOTES = 1024
+"""Notes that wait at most; twice as many with requests that ended."""
 
 
 _RETAINED: BlockEvent = "retained"
@@ -60,14 +63,19 @@ class Scribe:
         """True when the next note must say what the connector holds."""
         self.missed = 0
         """Steps that were left out since the last note was taken."""
+        self.missed_requests = 0
+        """Requests that ended and were left out."""
         self.ledger = Ledger(max(MEMORY, view.capacity))
         self.loads = LoadLog()
+        self.lives = LifeLog()
         self.absent = AbsentBlocks(view.group_id, view.num_groups > 1)
         self._block_size = view.block_size
         self._step = view.step
+        self._usable = view.pool.num_gpu_blocks - 1
+        """Blocks of the pool; vLLM takes one off the queue for good, its null block."""
         self._sink = sink
         self._guard = guard
-        self._notes: deque[Note] = deque()
+        self._notes: deque[Note | Ended] = deque()
         self._begun = self._done = 0
         # Re-entered when a failure switches the probe off in the middle of a note.
         self._lock = threading.RLock()
@@ -89,6 +97,15 @@ class Scribe:
         self._notes.append(note)
         if not self._deferred:
             # Whoever else is at it right now will come to this note too, or its reader.
+            self._try_drain()
+
+    def end(self, request: Any, t: float, step: int) -> None:
+        """A request has ended at `t` (s), after `step`."""
+        if len(self._notes) >= 2 * NOTES and not self._try_drain():
+            self.missed_requests += 1
+            return
+        self._notes.append(Ended(request, t, step))
+        if not self._deferred:
             self._try_drain()
 
     def flush(self) -> None:
@@ -121,9 +138,21 @@ class Scribe:
 
     def _entries(self) -> Iterator[Entry]:
         notes, step, clean = self._notes, self._step, self.absent.clean
+        size, lives = self._block_size, self.lives
         for _ in range(len(notes)):
+            note = notes.popleft()
+            if isinstance(note, Ended):
+                self._sink.emit("requests", lives.ended(*note))
+                continue
             self._begun += 1
-            yield Entry(notes.popleft(), step, clean)
+            entry = Entry(note, size, step, clean)
+            for one in entry.admissions:
+                lives.admitted(one)
+            for request_id, keys in note.loads:
+                if keys is not None:
+                    lives.loading(request_id)
+            lives.scheduled(note.new, note.t)
+            yield entry
 
     # -- one batch ------------------------------------------------------------------------
 
@@ -172,8 +201,7 @@ class Scribe:
     ) -> None:
         """Write the rows of one step; `at` says where its blocks begin in `packed`."""
         note = entry.note
-        row = note.row
-        t, step, emit = row.t, row.step, self._sink.emit
+        t, step, emit = note.t, note.step, self._sink.emit
         for kind, event, keys in (
             (0, _RETAINED, entry.retained),
             (1, _EVICTED, entry.left),
@@ -187,21 +215,45 @@ class Scribe:
                 for load in loads:
                     emit("blocks", load)
         self.absent.follow(entry.log, away, entry.released, self.ledger.retained)
-        for one, reason in zip(note.admissions, entry.reasons, strict=True):
+        for one, reason in zip(entry.admissions, entry.reasons, strict=True):
             emit("lookups", one.row(t, step, self._block_size, reason))
             if reason == "evicted":
                 self._write_wanted(one, note)
-        row.retained_on_gpu = row.retained - len(self.absent)
-        row.loading_blocks = self.loads.blocks
-        row.loading_requests = self.loads.requests
+        emit("steps", self._step_row(note, len(entry.retained), len(entry.released)))
+        self._done += 1
+
+    def _step_row(self, note: Note, retained: int, released: int) -> Steps:
+        ns, free = note.ns, note.free
         hashes_sent = 0
         for hashes in note.metadata.block_hashes.values():
             hashes_sent += len(hashes.data) // hashes.item_size
-        row.hashes_sent = hashes_sent
-        row.hashes_retained = len(entry.retained) * self._step
-        row.hashes_released = len(entry.released) * self._step
-        emit("steps", row)
-        self._done += 1
+        return Steps(
+            note.t,
+            note.step,
+            note.metadata.generation,
+            note.scheduled,
+            note.tokens,
+            note.waiting,
+            note.running,
+            self._usable - free,
+            free - note.empty,
+            note.empty,
+            note.retained,
+            note.retained - len(self.absent),
+            note.capacity,
+            self.loads.blocks,
+            self.loads.requests,
+            hashes_sent,
+            retained * self._step,
+            released * self._step,
+            ns[BUILD],
+            ns[HIT],
+            ns[CAP],
+            ns[LOADING],
+            ns[OUTPUT],
+            ns[FINISHED],
+            ns[PROBE],
+        )
 
     def _begin(self, snapshot: Snapshot) -> None:
         """Take what the connector holds in place of what was noted before."""
@@ -239,20 +291,18 @@ class Scribe:
         slots = ledger.find(keys)
         known = np.where(ledger.are_retained(slots), slots, -1)
         numbers = ledger.numbers(known, note.now)
-        row = note.row
-        return Blocks(row.t, row.step, event, request_id, low64(keys), *numbers)
+        return Blocks(note.t, note.step, event, request_id, low64(keys), *numbers)
 
     def _write_wanted(self, one: Admission, note: Note) -> None:
         """Released blocks that a look-up would have hit."""
         keys, slots = self.ledger.released_run(one.keys[one.run :])
         if keys:
             numbers = self.ledger.numbers(slots, note.now)
-            row = note.row
             self._sink.emit(
                 "blocks",
                 Blocks(
-                    row.t,
-                    row.step,
+                    note.t,
+                    note.step,
                     "wanted_again",
                     one.request_id,
                     low64(keys),

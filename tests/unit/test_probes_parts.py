@@ -19,7 +19,7 @@ from auxconn.probes.hooks import Hooks
 from auxconn.probes.ledger import Ledger
 from auxconn.probes.lives import LifeLog
 from auxconn.probes.loads import LoadLog
-from auxconn.probes.lookups import LookupLog, refusal, run_blocks
+from auxconn.probes.lookups import Admission, LookupLog, refusal, run_blocks
 from auxconn.probes.packed import last_hashes, low64, nans, zeros
 
 
@@ -118,7 +118,11 @@ def request(name="r", tokens=100, prompt=None, hashes=None, preemptions=0, skip=
 
 
 def make_log():
-    return LookupLog(16, 1, lambda key: True)
+    return LookupLog(16, lambda key: True)
+
+
+def taken(log):
+    return [Admission(*looked, block_size=16, step=1) for looked in log.take()]
 
 
 def test_only_admitted_look_ups_count_with_their_attempts():
@@ -126,48 +130,74 @@ def test_only_admitted_look_ups_count_with_their_attempts():
     log.looked(32, first)
     log.looked(48, first)
     log.looked(0, second)
-    one = log.admitted(second, 0)
+    log.admitted(second, 0)
     log.looked(64, first)
-    other = log.admitted(first, 64)
-    assert log.take() == [one, other]
-    assert (one.attempts, other.attempts) == (1, 3)
+    log.admitted(first, 64)
+    one, other = taken(log)
+    assert (one.request_id, one.attempts) == ("b", 1)
+    assert (other.request_id, other.attempts) == ("a", 3)
     assert (other.hit, other.local, other.run) == (64, 64, 4)
     # The next admission of the same request counts from one again.
     log.looked(64, first)
-    assert log.admitted(first, 64).attempts == 1
-    assert len(log.take()) == 1
+    log.admitted(first, 64)
+    assert [one.attempts for one in taken(log)] == [1]
     assert log.take() == []
+
+
+def test_what_is_taken_is_written_no_more():
+    log, one = make_log(), request()
+    before = log.take()
+    log.looked(0, one)
+    log.admitted(one, 0)
+    assert before == []
+    assert len(log.take()) == 1
+
+
+def test_an_admission_is_as_it_was_when_it_was_noted():
+    log, one = make_log(), request(tokens=64)
+    log.looked(48, one)
+    log.admitted(one, 48)
+    # It generates tokens before the row is made.
+    one.num_tokens = 200
+    one.block_hashes += [key(number) for number in range(50, 58)]
+    (found,) = taken(log)
+    assert found.tokens == 64
+    assert found.keys == [key(number) for number in range(4)]
 
 
 def test_an_admission_without_a_look_up_is_none():
     log = make_log()
-    assert log.admitted(request("a"), 0) is None
+    log.admitted(request("a"), 0)
     log.looked(16, request("a"))
-    assert log.admitted(request("b"), 0) is None
+    log.admitted(request("b"), 0)
     assert log.take() == []
 
 
 def test_a_request_that_skips_the_prefix_cache_is_not_counted():
     log, one = make_log(), request(skip=True)
     log.looked(16, one)
-    assert log.admitted(one, 0) is None
+    log.admitted(one, 0)
     assert log.take() == []
 
 
 def test_external_ledger():
     log, one = make_log(), request(tokens=64)
+    for local, offered, accepted in ((16, 48, 0), (16, 32, 32), (16, 0, 0), (16, 5, 0)):
+        log.looked(63, one)
+        log.capped(accepted, one, local, offered)
+        log.admitted(one, local)
     log.looked(63, one)
-    log.capped(0, one, 16, 48)
-    found = log.admitted(one, 16)
-    assert (found.offered, found.accepted, found.refusal) == (48, 0, "last_token")
-    log.looked(63, one)
-    log.capped(32, one, 16, 32)
-    found = log.admitted(one, 16)
-    assert (found.offered, found.accepted, found.refusal) == (32, 32, "")
-    # No offer, no refusal.
-    log.looked(63, one)
-    log.capped(0, one, 16, 0)
-    assert log.admitted(one, 16).refusal == ""
+    log.admitted(one, 48)
+    found = [(one.offered, one.accepted, one.refusal) for one in taken(log)]
+    assert found == [
+        (48, 0, "last_token"),
+        (32, 32, ""),
+        # No offer, no refusal.
+        (0, 0, ""),
+        (5, 0, "unaligned"),
+        # Nor is an offer remembered for the next look-up.
+        (0, 0, ""),
+    ]
 
 
 def test_forgotten_requests_leave_nothing():
@@ -175,16 +205,19 @@ def test_forgotten_requests_leave_nothing():
     for _ in range(3):
         log.looked(0, one)
     log.forget("r")
-    assert log.admitted(one, 0) is None
+    log.admitted(one, 0)
+    assert log.take() == []
     log.looked(0, one)
-    assert log.admitted(one, 0).attempts == 1
+    log.admitted(one, 0)
+    assert [one.attempts for one in taken(log)] == [1]
 
 
-def reason(hit, tokens, ledger, size=16):
-    log = LookupLog(size, 1, lambda key: True)
+def reason(hit, tokens, ledger):
+    log = make_log()
     one = request(tokens=tokens)
     log.looked(hit, one)
-    return log.admitted(one, 0).reason(size, ledger.is_lost)
+    log.admitted(one, 0)
+    return taken(log)[0].reason(16, ledger.is_lost)
 
 
 def test_why_a_run_ended():
@@ -198,6 +231,23 @@ def test_why_a_run_ended():
     assert reason(0, 15, ledger) == "short"
     assert reason(96, 97, ledger) == "whole"
     assert reason(95, 96, ledger) == "last_token"
+
+
+@pytest.mark.parametrize(("present", "run"), [(True, 8), (False, 7)])
+def test_blocks_of_one_token_need_a_look_at_the_last(present, run):
+    looked_at = []
+
+    def has_rows(key):
+        looked_at.append(key)
+        return present
+
+    log = LookupLog(1, has_rows)
+    one = request(tokens=8, hashes=[key(number) for number in range(8)])
+    log.looked(7, one)
+    log.admitted(one, 0)
+    (found,) = [Admission(*looked, block_size=1, step=1) for looked in log.take()]
+    assert found.run == run
+    assert looked_at == [key(7)]
 
 
 # -- loads ---------------------------------------------------------------------------------
@@ -233,11 +283,11 @@ def test_loading_set_counts_distinct_blocks(ops):
 
 def test_life_of_a_request():
     log = LifeLog()
-    log.admitted("r", 32, 0)
+    log.admitted(SimpleNamespace(request_id="r", local=32, accepted=0))
     log.loading("r")
     log.scheduled([SimpleNamespace(req_id="r")], 5.0)
     log.scheduled([SimpleNamespace(req_id="r")], 9.0)
-    log.admitted("r", 16, 48)
+    log.admitted(SimpleNamespace(request_id="r", local=16, accepted=48))
     ended = SimpleNamespace(
         request_id="r",
         arrival_time=4.0,

@@ -14,10 +14,8 @@ from auxconn.probes import ledger as ledger_module
 from auxconn.probes.batch import Batch, Entry
 from auxconn.probes.guard import Guard
 from auxconn.probes.ledger import Ledger
-from auxconn.probes.lookups import Admission
 from auxconn.probes.notes import Note, Snapshot
 from auxconn.probes.scribe import Scribe
-from auxconn.records import Steps
 
 BLOCKS = 10
 SIZE = 4
@@ -45,7 +43,12 @@ class ListSink:
 
 def make_scribe(sink):
     view = SimpleNamespace(
-        capacity=1, group_id=0, num_groups=1, block_size=SIZE, step=1
+        capacity=1,
+        group_id=0,
+        num_groups=1,
+        block_size=SIZE,
+        step=1,
+        pool=SimpleNamespace(num_gpu_blocks=100),
     )
     guard = Guard("test", sink, lambda: 0, lambda: None)
     made = Scribe(view, sink, guard, deferred=False)
@@ -60,21 +63,12 @@ def packed(numbers):
     return SimpleNamespace(data=b"".join(keys(numbers)), item_size=16)
 
 
-def admission(name, run, numbers, tokens):
-    request = SimpleNamespace(
-        request_id=name,
-        num_tokens=tokens,
-        num_prompt_tokens=tokens,
-        num_preemptions=0,
-    )
-    return Admission(request, run * SIZE, run, keys(numbers))
-
-
-def row(step, retained):
-    counts = [0] * (len(Steps.__struct_fields__) - 2)
-    made = Steps(float(step), step, *counts)
-    made.retained = retained
-    return made
+def looked(name, run, numbers, tokens):
+    """What is noted of an admission whose run of hits has `run` blocks."""
+    hashes = keys(numbers)
+    request = SimpleNamespace(request_id=name, block_hashes=hashes)
+    hit = min(run * SIZE, tokens - 1)
+    return (request, tokens, tokens, False, len(hashes), hit, True, 0, 0, 0, 0, 1)
 
 
 def history(rng: random.Random):
@@ -96,7 +90,7 @@ def history(rng: random.Random):
                 # A run does not end at a block that has rows.
                 run += 1
             tokens = max(len(wanted) * SIZE + rng.randint(0, SIZE - 1), 1)
-            admissions.append(admission(f"{step}-{place}", run, wanted, tokens))
+            admissions.append(looked(f"{step}-{place}", run, wanted, tokens))
         log = []
         for _ in range(rng.randint(0, 2)):
             left = [key(one) + bytes(4) for one in some()]
@@ -109,6 +103,7 @@ def history(rng: random.Random):
                 (rng.choice("ab"), keys(some()) if rng.random() < 0.5 else None)
             )
         metadata = SimpleNamespace(
+            generation=0,
             retained_block_hashes=packed(new),
             released_block_hashes=packed(gone),
             block_hashes={"r": packed([1, 2])},
@@ -122,17 +117,33 @@ def history(rng: random.Random):
     return notes
 
 
+def make_note(step, now, retained, metadata, admissions, loads, log):
+    return Note(
+        step / 4,
+        now,
+        step,
+        metadata,
+        1,
+        2,
+        [],
+        3,
+        4,
+        50,
+        20,
+        retained,
+        1,
+        [0] * 8,
+        admissions,
+        list(loads),
+        [(list(left), cached) for left, cached in log],
+    )
+
+
 def note(made):
     step, retained, metadata, admissions, loads, log, snapshot = made
-    return Note(
-        row(step, retained),
-        metadata,
-        step / 4,
-        admissions,
-        loads,
-        [(list(left), cached) for left, cached in log],
-        snapshot,
-    )
+    one = make_note(step, step / 4, retained, metadata, admissions, loads, log)
+    one.snapshot = snapshot
+    return one
 
 
 def records(history, cuts):
@@ -165,23 +176,22 @@ def test_many_steps_at_once_give_what_one_at_a_time_gives(seed, monkeypatch):
 
 def plain(step, retained=(), touched=(), left=(), released=(), loads=()):
     metadata = SimpleNamespace(
+        generation=0,
         retained_block_hashes=packed(list(retained)),
         released_block_hashes=packed(list(released)),
         block_hashes={},
     )
     admissions = []
     if touched:
-        admissions = [
-            admission("r", len(touched), list(touched), len(touched) * SIZE + 1)
-        ]
+        admissions = [looked("r", len(touched), list(touched), len(touched) * SIZE + 1)]
     log = [([key(one) + bytes(4) for one in left], [])] if left else []
-    return Note(row(step, 0), metadata, float(step), admissions, list(loads), log, None)
+    return make_note(step, float(step), 0, metadata, admissions, loads, log)
 
 
 def cuts(*notes):
     """Whether a second note can join the batch of the first."""
     batch = Batch(lambda key: False, SIZE)
-    first, second = (Entry(one, 1, _clean) for one in notes)
+    first, second = (Entry(one, SIZE, 1, _clean) for one in notes)
     assert batch.add(first)
     return batch.closed or not batch.add(second)
 
