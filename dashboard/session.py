@@ -69,6 +69,9 @@ HISTORY = (10_000, 50_000, 100_000, 250_000, 500_000)
 TICK_SECONDS = 0.2
 """Answers, states and ages are looked at so often, whatever the refresh rate."""
 
+UNSEEN_SECONDS = 5.0
+"""A page in a hidden tab is not drawn, and reads on this seldom."""
+
 MOST_FAILURES = 10
 """Ticks that fail one after the other before the page stops trying."""
 
@@ -117,6 +120,9 @@ class Dashboard(pn.viewable.Viewer):
         self.failures = 0
         self.problem = ""
         self.ticks = self.draws = 0
+        self.seen = True
+        """False while the browser's tab is hidden."""
+        self._shown = False
         self._drawn = 0.0
         self._pinned: tuple[float, float] | None = None
         self._paused_at = 0.0
@@ -177,8 +183,7 @@ class Dashboard(pn.viewable.Viewer):
             with pn.io.hold():
                 self._tick()
             if not self._page:
-                # Over a notebook's comm nothing goes that Panel did not change itself.
-                pn.io.push_notebook(self._layout)
+                self._push()
         except Exception as problem:  # a failing tick must be seen, not only logged
             self.failures += 1
             self.problem = f"{type(problem).__name__}: {problem}"
@@ -187,15 +192,28 @@ class Dashboard(pn.viewable.Viewer):
             if self.failures >= MOST_FAILURES:
                 self.stop()
 
+    def _push(self) -> None:
+        """Over a notebook's comm nothing goes that Panel did not change itself.
+
+        A cell that was run again or cleared has taken its view away: the ticks end with it.
+        """
+        if self._layout._models:
+            self._shown = True
+            pn.io.push_notebook(self._layout)
+        elif self._shown:
+            self.close()
+
     def _tick(self) -> None:
         self.ticks += 1
-        due = time.monotonic() - self._drawn >= self.refresh - TICK_SECONDS / 2
-        if due and not self.paused:
+        pace = self.refresh if self.seen else UNSEEN_SECONDS
+        due = time.monotonic() - self._drawn >= pace - TICK_SECONDS / 2
+        if due and self.seen and not self.paused:
             self.draw()
         else:
             # The state of the engine and answers to commands never wait for a drawing.
             name = self.snapshot.engine if self.snapshot is not None else ""
-            if self.paused and due:
+            if due:
+                # Nobody looks, but what is read now cannot be overwritten unread.
                 self.hub.advance(name)
                 self._drawn = time.monotonic()
             if self.snapshot is not None:
@@ -279,6 +297,9 @@ class Dashboard(pn.viewable.Viewer):
             self.window = value
         elif action == "engine" and value in self.hub.names():
             self.engine = value
+        elif action == "seen":
+            self.seen = bool(value)
+            self._drawn = 0.0
         else:
             self.act(action)
 

@@ -3,7 +3,7 @@
 const W = 120, H = 30
 
 export function render({ model }) {
-  const root = h("div", "cards")
+  const root = h("div", "figures")
   let cards = []
   const build = (shown) => {
     cards = shown.map((card) => {

@@ -26,7 +26,10 @@ export function render({ model, el }) {
   range.title = "Stretch of time shown"
   range.addEventListener("change", () => send("window", Number(range.value)))
   const pause = button("pause", "", "Pause the view; reading goes on (space)", () => send("pause"))
-  const theme = button("icon theme", "", "Light or dark", () => send("theme"))
+  const theme = button("icon theme", "", "Light or dark", () => {
+    if (fixed.page) try { localStorage.setItem("auxconn-theme", shown.theme === "dark" ? "light" : "dark") } catch { /* private mode */ }
+    send("theme")
+  })
   const menu = button("icon menu", "⋯", "More")
   bar.append(brand, engine, pill, more, facts, spacer, back, range, pause, theme, menu)
 
@@ -95,11 +98,12 @@ export function render({ model, el }) {
     put(pause, shown.paused ? "▶  Resume view" : "❚❚  Pause view")
     pause.setAttribute("aria-pressed", Boolean(shown.paused))
     put(theme, shown.theme === "dark" ? "☀" : "☾")
-    if (fixed.page && shown.theme) {
-      document.documentElement.dataset.theme = shown.theme
-      if (shown.kept) try { localStorage.setItem("auxconn-theme", shown.theme) } catch { /* private mode */ }
-    }
+    if (fixed.page && shown.theme) document.documentElement.dataset.theme = shown.theme
   })
+
+  // A tab that nobody sees is not drawn for.
+  const seen = () => { heard = performance.now(); send("seen", !document.hidden) }
+  document.addEventListener("visibilitychange", seen)
 
   const keys = (event) => press(event)
   if (fixed.page) {
@@ -118,6 +122,7 @@ export function render({ model, el }) {
   model.on("remove", () => {
     clearInterval(watch)
     document.removeEventListener("keydown", keys)
+    document.removeEventListener("visibilitychange", seen)
   })
   return bar
 

@@ -7,6 +7,7 @@ import weakref
 import pytest
 
 from auxconn.frames import FrameStore
+from auxconn_dashboard import session
 from auxconn_dashboard.hub import Hub
 from auxconn_dashboard.session import MOST_FAILURES, PLOTS, hub_of, live, open_sessions
 from bench.feed import Feed
@@ -70,6 +71,29 @@ def test_a_paused_view_stands_still_and_the_reading_goes_on(page):
     dashboard.act("pause")
     assert shown_steps(dashboard) == 700
     assert dashboard.snapshot.lost.get("steps", 0) == 0
+
+
+def test_a_hidden_tab_is_not_drawn_for_and_catches_up_when_it_is_seen(page):
+    dashboard = page.tick(500)
+    drawn = dashboard.draws
+    dashboard.bar.on_message({"action": "seen", "value": False})
+    page.tick(100)
+    page.tick(100)
+    assert dashboard.draws == drawn
+    dashboard.bar.on_message({"action": "seen", "value": True})
+    dashboard.tick()
+    assert dashboard.draws == drawn + 1
+    assert shown_steps(dashboard) == 700
+
+
+def test_a_view_whose_cell_is_gone_ticks_no_more(page):
+    dashboard = page.tick(10)
+    dashboard._layout._models["cell"] = (None, None)
+    dashboard._push()
+    assert dashboard in session._open
+    del dashboard._layout._models["cell"]
+    dashboard._push()
+    assert dashboard not in session._open
 
 
 def test_a_zoom_survives_ticks_and_ends_when_it_is_released(page):
