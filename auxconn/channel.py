@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import threading
 import time
@@ -344,8 +345,11 @@ atexit.register(_at_exit)
 
 def _fact(value: Any) -> Fact:
     """`value` as something that can be sent."""
-    if value is None or isinstance(value, bool | float):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, float):
+        # What is not known is None: no reader should have to think of NaN.
+        return value if math.isfinite(value) else None
     if isinstance(value, int) and -(2**63) <= value < 2**63:
         return value
     item = getattr(value, "item", None)

@@ -27,7 +27,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING
 
-from auxconn.errors import CapacityError, ContractError
+from auxconn.errors import MOST_CAPACITY, CapacityError, ContractError
 from auxconn.residency import GpuWatch
 from auxconn.scanned import ScannedBlocks
 from auxconn.traced import TracedBlocks
@@ -145,7 +145,7 @@ class AuxOutputSchedulerConnector:
         Raises
         ------
         CapacityError
-            When `blocks` isn't a whole number of at least 1.
+            When `blocks` isn't a whole number from 1 to `MOST_CAPACITY`.
         """
         if isinstance(blocks, bool):
             raise CapacityError(blocks)
@@ -153,7 +153,7 @@ class AuxOutputSchedulerConnector:
             capacity = operator.index(blocks)
         except TypeError:
             raise CapacityError(blocks) from None
-        if capacity < 1:
+        if not 1 <= capacity <= MOST_CAPACITY:
             raise CapacityError(blocks)
         lowered = capacity < self._capacity
         self._capacity = capacity

@@ -35,6 +35,10 @@ class ContractError(AuxConnError):
         self.request_id = request_id
 
 
+MOST_CAPACITY = 2**53
+"""Blocks that no capacity may exceed: beyond it a figure on a page is no longer exact."""
+
+
 class CapacityError(AuxConnError, ValueError):
     """A capacity that is not a positive whole number of KV blocks.
 
@@ -47,6 +51,6 @@ class CapacityError(AuxConnError, ValueError):
     def __init__(self, value: object) -> None:
         super().__init__(
             f"capacity={value!r} ({type(value).__name__}) is not a number of KV blocks: "
-            "give a whole number of at least 1"
+            f"give a whole number from 1 to {MOST_CAPACITY}"
         )
         self.value = value

@@ -7,6 +7,12 @@ know, and a viewer shows a dash for it.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
 SOURCE = "source"
 """What kind of engine: `lab` or `vllm`."""
 
@@ -75,3 +81,31 @@ PAUSED = "paused"
 
 SEED = "seed"
 """Seed of what the lab invents."""
+
+NUMBERS = frozenset(
+    {
+        PID, NUM_BLOCKS, BLOCK_SIZE, HASH_BLOCK_SIZE, CAPACITY, KV_TIER_BLOCKS, MAX_NUM_SEQS,
+        MAX_NUM_BATCHED_TOKENS, MAX_REQUEST_TOKENS, NUM_LAYERS, NUM_EXPERTS, TOP_K, ROW_BYTES,
+        BYTES_PER_BLOCK, STEPS_PER_S, SEED,
+    }
+)  # fmt: skip
+"""Facts that are numbers, or None."""
+
+
+def sound(facts: Mapping[str, Value]) -> dict[str, Value | None]:
+    """Make those of `NUMBERS` that are no finite number None: missing, not a trap.
+
+    An engine is outside text: whoever draws its facts must be able to count with them.
+    """
+    return {
+        name: value if name not in NUMBERS or _is_number(value) else None
+        for name, value in facts.items()
+    }
+
+
+def _is_number(value: object) -> bool:
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+    )

@@ -139,7 +139,7 @@ def _convert(field: Field, records: Sequence[Any], typed: bool) -> Values:
         _look_at(field, set(map(type, values)))
     if field.codes:
         values = list(map(field.codes.__getitem__, values))
-    elif field.text_limit and max(map(len, values), default=0) > field.text_limit:
+    elif field.text_limit:
         values = [clip(text, field.text_limit) for text in values]
     return np.fromiter(values, field.stored, len(values))
 

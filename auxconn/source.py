@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from auxconn.facts import sound
 from auxconn.wire import Fact, Hello, Progress
 
 State = Literal["starting", "live", "stale", "gone"]
@@ -133,7 +134,7 @@ class Live:
         return Source(
             *self.key,
             self.hello.incarnation,
-            self.hello.facts,
+            sound(self.hello.facts),
             self.hello.commands,
             self.state,
             self.last_seen,

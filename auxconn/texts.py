@@ -22,5 +22,13 @@ def limit_of(table: str, column: str) -> int:
 
 
 def clip(text: str, limit: int) -> str:
-    """`text`, cut to `limit` characters; an ellipsis shows that it was."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    """`text`, cut to `limit` characters; an ellipsis shows that it was.
+
+    Half of a surrogate pair, which no encoder takes, becomes a question mark: one such
+    text would cost the whole batch or table that it is in.
+    """
+    if len(text) > limit:
+        text = text[: limit - 1] + "…"
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -13,6 +13,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from auxconn.errors import MOST_CAPACITY
+
 Connector = Literal["auxconn", "vllm"]
 Offer = Literal["blocks", "all_but_last"]
 
@@ -249,8 +251,14 @@ class LabConfig:
         Raises
         ------
         ValueError
-            When prompt and output together are longer than `max_request_tokens`.
+            When prompt or output is empty, or both together are longer than
+            `max_request_tokens`.
         """
+        for name, tokens in ("prompt", prompt_tokens), ("output", max_tokens):
+            if tokens < 1:
+                raise ValueError(
+                    f"{what}: its {name} has {tokens} tokens; give it at least 1"
+                )
         total = prompt_tokens + max_tokens
         if total > self.max_request_tokens:
             raise ValueError(
@@ -297,7 +305,7 @@ _WHOLE: dict[str, tuple[int, int | None, bool]] = {
     # name: least, most, may be None
     "num_blocks": (2, MAX_BLOCKS, False),
     "block_size": (1, 65_536, False),
-    "capacity": (1, None, True),
+    "capacity": (1, MOST_CAPACITY, True),
     "kv_tier_blocks": (0, MAX_BLOCKS * 10, False),
     "hash_block_size": (1, None, True),
     "max_num_seqs": (1, 65_536, False),

@@ -20,6 +20,25 @@ MOST_IN_ENGINE = 4096
 """Requests in the engine when they arrive by themselves; more wait where they come from."""
 
 
+def check_concurrency(concurrency: object) -> None:
+    """Refuse a number of requests that would keep the engine idle for ever.
+
+    Raises
+    ------
+    ValueError
+        When it is neither None nor a whole number of at least 1.
+    """
+    if concurrency is not None and (
+        isinstance(concurrency, bool)
+        or not isinstance(concurrency, int)
+        or concurrency < 1
+    ):
+        raise ValueError(
+            f"concurrency={concurrency!r}: give a whole number of at least 1, or None for "
+            "the workload's own"
+        )
+
+
 class Feeder:
     """Hands out the requests that are due.
 
@@ -42,6 +61,7 @@ class Feeder:
         prefix: str = "",
         running: Iterable[LabRequest] = (),
     ) -> None:
+        check_concurrency(concurrency)
         own = getattr(workload, "concurrency", DEFAULT_CONCURRENCY)
         self.concurrency: int | None = own if concurrency is None else concurrency
         """Requests kept in the engine; None when they arrive at their steps."""

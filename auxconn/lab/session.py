@@ -7,16 +7,18 @@ same lock as a step, so changes happen between two steps whichever thread they c
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from auxconn import facts as names
+from auxconn.channel import Channel
 from auxconn.lab import commands, environment
 from auxconn.lab.config import LabConfig
 from auxconn.lab.engine import Engine, StepResult
-from auxconn.lab.feeder import Feeder
+from auxconn.lab.feeder import Feeder, check_concurrency
 from auxconn.lab.pacer import Pacer
 from auxconn.lab.requests import LabRequest
 from auxconn.lab.source import LabSource, config_facts
@@ -51,6 +53,7 @@ class Session:
         self.error: BaseException | None = None
         """What ended the engine; None while all is well."""
         _check_fit(config, self.workload)
+        self._sink = sink
         self._source = LabSource(sink)
         self._lock = threading.RLock()
         self._concurrency = concurrency
@@ -126,10 +129,17 @@ class Session:
             for request in self._feeder.due():
                 try:
                     self._engine.add(request)
-                except ValueError as error:
+                except Exception as error:
+                    # vLLM's own refusals are no ValueErrors; whoever waits for the
+                    # request's end must not wait for ever.
                     self._feeder.ended(request.id)
                     self._source.event("error", f"left out: {error}")
-                    raise
+                    if isinstance(error, ValueError):
+                        raise
+                    raise ValueError(
+                        f"request {request.id!r} was refused: "
+                        f"{type(error).__name__}: {error}"
+                    ) from error
             try:
                 result = self._engine.step()
             except BaseException as error:
@@ -162,8 +172,12 @@ class Session:
         """
         with self._lock:
             self._check_open()
+            if not isinstance(blocks, bool) and hasattr(blocks, "__index__"):
+                blocks = operator.index(blocks)  # numpy's whole numbers are ones too
+            # What the settings refuse never reaches the engine.
+            config = self.config.replace(capacity=blocks)
             before = self._engine.set_capacity(blocks)
-            self.config = self.config.replace(capacity=blocks)
+            self.config = config
             # The scheduler's probe sees it with the next step, and writes the event.
             self.announce()
             return before
@@ -241,6 +255,7 @@ class Session:
             self._check_open()
             stream = _stream(workload)
             _check_fit(self.config, stream)
+            check_concurrency(concurrency)
             self.workload, self._concurrency = stream, concurrency
             self._feeder = self._feed(self._feeder.active())
             self._source.event("workload", repr(stream))
@@ -309,6 +324,9 @@ class Session:
                 worker=engine.worker,
                 to=sink,
                 engine=self.name,
+                # A channel's reader is elsewhere: rows can be made beside the engine's
+                # thread. Frames of this process are complete after each step.
+                deferred=isinstance(self._sink, Channel),
             )
         except BaseException:
             engine.close()

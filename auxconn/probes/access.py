@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from auxconn.errors import AuxConnError, CapacityError
+from auxconn.errors import MOST_CAPACITY, AuxConnError, CapacityError
 
 
 class UnknownConnectorError(AuxConnError, ValueError):
@@ -128,13 +128,17 @@ class ConnectorView:
         Raises
         ------
         CapacityError
-            When `blocks` isn't a whole number of at least 1.
+            When `blocks` isn't a whole number from 1 to `MOST_CAPACITY`.
         """
         before = self.capacity
         if self.kind == "auxconn":
             self.connector.set_capacity(blocks)
             return before, self.capacity
-        if isinstance(blocks, bool) or not isinstance(blocks, int) or blocks < 1:
+        if (
+            isinstance(blocks, bool)
+            or not isinstance(blocks, int)
+            or not 1 <= blocks <= MOST_CAPACITY
+        ):
             raise CapacityError(blocks)
         self.connector._capacity = blocks
         if blocks < before:

@@ -167,7 +167,7 @@ def test_a_capacity_that_is_no_number_of_blocks_is_refused(
     with pytest.raises(CapacityError) as caught:
         connector.set_capacity(value)
     assert repr(value) in str(caught.value)
-    assert "at least 1" in str(caught.value)
+    assert "from 1 to" in str(caught.value)
     assert caught.value.value is value
     assert isinstance(caught.value, ValueError)
     assert isinstance(caught.value, AuxConnError)
