@@ -71,6 +71,8 @@ class Controls:
         self._quiet = False
         self._tier = 0
         self._state: Any = None
+        self._said: tuple[Any, Any, Any] = ("", None, None)
+        self._capacity: int | None = None
         css = [asset("widgets.css")]
         wide: dict[str, Any] = {
             "sizing_mode": "stretch_width",
@@ -175,9 +177,7 @@ class Controls:
         self._snapshot = snapshot
         came = self._steering.poll()
         facts = {name: snapshot.facts.get(name) for name in _SHOWN}
-        capacity = snapshot.level("steps", "capacity")
-        if capacity is not None and snapshot.link.fresh:
-            facts["capacity"] = int(capacity)
+        facts["capacity"] = self._capacity_in_force(snapshot)
         state = (snapshot.engine, snapshot.link.state, snapshot.commands)
         changed = {
             name: value
@@ -195,6 +195,20 @@ class Controls:
             return True
         self._preview()
         return False
+
+    def _capacity_in_force(self, snapshot: Snapshot) -> int | None:
+        """The capacity as it was said last: as a fact, or by the newest step.
+
+        A paused engine takes no steps and announces; a vLLM that is steered from elsewhere
+        takes steps and may not announce.
+        """
+        level = snapshot.level("steps", "capacity") if snapshot.link.fresh else None
+        said = (snapshot.engine, snapshot.facts.get("capacity"), level)
+        for now, before in zip(said[1:], self._said[1:], strict=True):
+            if now is not None and (now != before or said[0] != self._said[0]):
+                self._capacity = int(now)
+        self._said = said
+        return self._capacity
 
     def _adopt(self, facts: dict[str, Any]) -> None:
         """Move the widgets to the engine's facts."""

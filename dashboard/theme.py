@@ -83,11 +83,3 @@ def style(figure: Any, theme: Theme) -> None:
         axis.axis_label_text_font_style = "normal"
     for grid in figure.grid:
         grid.grid_line_color = theme.grid
-    for legend in figure.legend:
-        legend.label_text_color = theme.text
-        legend.label_text_font = FONT
-        legend.label_text_font_size = "11px"
-        legend.background_fill_alpha = 0
-        legend.border_line_alpha = 0
-        legend.inactive_fill_color = theme.card
-        legend.inactive_fill_alpha = 0.65

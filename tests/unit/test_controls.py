@@ -267,6 +267,19 @@ def test_pause_step_and_resume():
     assert bench.sent[-1] == ("resume", {})
 
 
+def test_the_capacity_of_a_paused_engine_is_the_one_it_announces():
+    bench = Bench(facts={**FACTS, "paused": True}, state="paused")
+    assert bench.snapshot.level("steps", "capacity") == 1600
+    bench.facts["capacity"] = 300
+    bench.update()
+    assert bench.controls.capacity.value == 300
+    # And one that announces nothing is believed by its steps.
+    bench.feed.capacity = 500
+    bench.feed.run(5)
+    bench.update()
+    assert bench.controls.capacity.value == 500
+
+
 def test_a_reset_asks_first():
     bench = Bench()
     bench.controls.reset.clicks += 1
