@@ -136,18 +136,18 @@ class Engine:
         # vLLM wants Python's integers: it pickles them to hash a block.
         prompt: list[int] = np.asarray(request.prompt).tolist()
         tokens: list[int] = prompt + np.asarray(request.output).tolist()
-        self._plans[request.id] = _Plan(tokens, self.routes.index(np.array(tokens)))
-        self.scheduler.add_request(
-            Request(
-                request_id=request.id,
-                prompt_token_ids=prompt,
-                sampling_params=self._sampling_params(
-                    len(request.output), request.prompt_start
-                ),
-                pooling_params=None,
-                block_hasher=self._hasher,
-            )
+        # Built first: a request that vLLM refuses leaves no plan behind.
+        admitted = Request(
+            request_id=request.id,
+            prompt_token_ids=prompt,
+            sampling_params=self._sampling_params(
+                len(request.output), request.prompt_start
+            ),
+            pooling_params=None,
+            block_hasher=self._hasher,
         )
+        self._plans[request.id] = _Plan(tokens, self.routes.index(np.array(tokens)))
+        self.scheduler.add_request(admitted)
 
     def _sampling_params(self, max_tokens: int, prompt_start: int) -> Any:
         key = (max_tokens, prompt_start)
