@@ -54,14 +54,17 @@ def check_bind(address: str) -> str:
     return address
 
 
-def check_engine(engine: object, rank: object, role: object) -> None:
+def check_engine(engine: object, rank: object, role: object = "engine") -> None:
     """Raise `ValueError` unless these can name a source."""
-    if not isinstance(engine, str) or not engine.strip() or not engine.isprintable():
-        raise ValueError(f"engine={engine!r}: a name of printable characters is needed")
-    if len(engine) > ENGINE_LIMIT:
+    if isinstance(engine, str) and len(engine) > ENGINE_LIMIT:
         raise ValueError(
             f"engine={engine[:20]!r}...: {len(engine)} characters, the limit is "
             f"{ENGINE_LIMIT}"
+        )
+    if not isinstance(engine, str) or not engine.strip() or not engine.isprintable():
+        raise ValueError(
+            f"engine={engine!r}: a name of at most {ENGINE_LIMIT} printable characters is "
+            "needed"
         )
     if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < 2**31:
         raise ValueError(

@@ -11,10 +11,12 @@ processes, and each attaches what it has under the engine's name.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from auxconn import facts as names
+from auxconn.address import check_engine
 from auxconn.sink import Sink, StoreSink
 from auxconn.wire import Command, Fact
 
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 COMMANDS = ("set_capacity",)
 """Commands an attached scheduler obeys by itself."""
+
+_MARK = "_auxconn_attachment"
+"""Attribute by which a watched object names its attachment, until that is detached."""
 
 
 class Attachment:
@@ -49,6 +54,7 @@ class Attachment:
         scheduler_probe: SchedulerProbe | None,
         worker_probe: WorkerProbe | None,
         facts: dict[str, Fact],
+        watched: Sequence[Any] = (),
     ) -> None:
         self.sink = sink
         self.channel = channel
@@ -58,6 +64,9 @@ class Attachment:
         """What the engine announces of itself; names in `auxconn.facts`."""
         self._attached = True
         self._ticker: Ticker | None = None
+        self._watched = watched
+        for one in watched:
+            setattr(one, _MARK, self)
 
     @property
     def commands(self) -> tuple[str, ...]:
@@ -127,6 +136,9 @@ class Attachment:
 
         Call it between two steps.
         """
+        self._end("detached")
+
+    def _end(self, reason: str) -> None:
         if not self._attached:
             return
         self._attached = False
@@ -137,7 +149,9 @@ class Attachment:
             self._ticker.close()
         self.flush()
         if self.channel is not None:
-            self.channel.close("detached")
+            self.channel.close(reason)
+        for one in self._watched:
+            delattr(one, _MARK)
 
     def _defer(self) -> None:
         from auxconn.probes.ticker import Ticker
@@ -168,6 +182,7 @@ def attach(
     engine: str = "engine",
     rank: int = 0,
     deferred: bool | None = None,
+    replace: bool = False,
 ) -> Attachment:
     """Watch a scheduler, a worker connector, or both of one process.
 
@@ -191,12 +206,16 @@ def attach(
         later, which spares the engine's threads most of the work; `Attachment.flush` has
         them now. False makes them within the step. By default it is True with an address
         and False otherwise.
+    replace
+        True ends an attachment that watches one of them already, such as one whose name
+        was lost in a notebook; by default it stays and the new one is refused.
 
     Raises
     ------
     ValueError
-        When there is nothing to attach to, or it is not what auxconn knows (then it is an
-        `UnknownConnectorError`); nothing was changed.
+        When there is nothing to attach to, it is watched already, a name or number cannot
+        be, or it is not what auxconn knows (then it is an `UnknownConnectorError`); nothing
+        was changed, save that with `replace` the former attachment may have ended.
     """
     from auxconn.probes.access import ConnectorView
     from auxconn.probes.clock import StepClock
@@ -204,20 +223,32 @@ def attach(
 
     if scheduler is None and worker is None:
         raise ValueError("attach: give a scheduler, a worker, or both")
+    check_engine(engine, rank)
+    watched = []
     if worker is not None:
         worker = _worker_connector(worker)
+        watched.append(worker)
     if scheduler is not None:
-        ConnectorView(scheduler)
+        # The manager too: its hooks stay when a scheduler is given another connector.
+        watched += [ConnectorView(scheduler).connector, scheduler.kv_cache_manager]
+    former = _former(watched)
+    if former and not replace:
+        raise ValueError(
+            "attach: there is an attachment that watches this already: call its detach() "
+            "first, or pass replace=True, which does so"
+        )
     sink, channel = _sink(
         to,
         engine,
         rank,
         "worker" if scheduler is None else "scheduler" if worker is None else "engine",
     )
+    for one in former:
+        one._end("replaced by another attachment")
     if deferred is None:
         deferred = channel is not None
     clock = StepClock() if scheduler is not None and worker is not None else None
-    attachment = Attachment(sink, channel, None, None, {})
+    attachment = Attachment(sink, channel, None, None, {}, watched)
     try:
         if worker is not None:
             from auxconn.probes.worker import WorkerProbe
@@ -247,6 +278,12 @@ def attach(
         attachment.detach()
         raise
     return attachment
+
+
+def _former(watched: Sequence[Any]) -> list[Attachment]:
+    """Attachments that watch one of these objects."""
+    found = (getattr(one, _MARK, None) for one in watched)
+    return list(dict.fromkeys(one for one in found if one is not None))
 
 
 def _worker_connector(worker: Any) -> Any:

@@ -19,6 +19,9 @@ from auxconn.probes.access import UnknownConnectorError
 
 _ABSENT: Any = object()
 
+_HIDDEN = "_auxconn_hidden"
+"""Attribute of a hook that had to stay: what it hides. The next hook passes it by."""
+
 
 @cache
 def price() -> int:
@@ -62,7 +65,7 @@ class Hooks:
     """Hooks that were set together and are taken away together."""
 
     def __init__(self) -> None:
-        self._set: list[tuple[Any, str, Any, Any]] = []
+        self._set: list[tuple[Any, str, Any, Any, Any]] = []
 
     def wrap(
         self,
@@ -84,6 +87,9 @@ class Hooks:
             When there is no such method, or its parameters are others.
         """
         original = getattr(owner, name, None)
+        # One that stayed below another wrapper, which has gone since: they must not pile up.
+        while (hidden := getattr(original, _HIDDEN, None)) is not None:
+            original = hidden
         if original is None:
             raise UnknownConnectorError(
                 f"{type(owner).__name__} has no method {name!r}: this version of vLLM is "
@@ -99,7 +105,7 @@ class Hooks:
         before = _ABSENT if _is_of_class(owner, name, original) else original
         wrapper = make(original)
         setattr(owner, name, wrapper)
-        self._set.append((owner, name, before, wrapper))
+        self._set.append((owner, name, original, before, wrapper))
 
     def drop(self, owner: Any) -> None:
         """Forget the hooks of an object that is no longer in use."""
@@ -115,8 +121,9 @@ class Hooks:
         """
         stayed = 0
         while self._set:
-            owner, name, before, wrapper = self._set.pop()
+            owner, name, original, before, wrapper = self._set.pop()
             if getattr(owner, name, None) is not wrapper:
+                setattr(wrapper, _HIDDEN, original)
                 stayed += 1
             elif before is _ABSENT:
                 delattr(owner, name)

@@ -27,6 +27,7 @@ from auxconn.probes.access import ConnectorView, UnknownConnectorError
 from auxconn.probes.guard import Guard
 from auxconn.probes.pool import PoolProbe
 from auxconn.records import Store
+from auxconn.sink import StoreSink
 from auxconn.wire import Command
 from tests.engine.probes_truth import SMALL_ROWS, Traffic
 
@@ -166,26 +167,75 @@ def test_hooks_below_another_wrapper_do_nothing_after_detach(watched):
     assert not attachment.scheduler_probe.guard.failures
 
 
-def test_two_attachments_see_the_same(watched):
+def test_a_second_attachment_is_refused_or_takes_the_place_of_the_first(watched):
     engine, traffic = watched
-    stores = FrameStore(), FrameStore()
-    attachments = [
-        attach(scheduler=engine.scheduler, worker=engine.worker, to=store)
-        for store in stores
-    ]
-    go(engine, traffic, 60)
-    for table in ("steps", "lookups", "rows", "requests"):
-        one, other = (store.frame(table) for store in stores)
-        same = [
-            name
-            for name in one.columns
-            if name not in ("t", "first_scheduled")
-            and not name.startswith(("ns_", "ms_"))
-        ]
-        assert len(one) > 0
-        assert one[same].equals(other[same])
-    for attachment in attachments:
+    sides = {"scheduler": engine.scheduler, "worker": engine.worker}
+    before = callables(engine), [set(vars(one)) for one in hooked_objects(engine)]
+    stores = [FrameStore() for _ in range(3)]
+    first = attach(**sides, to=stores[0])
+    hooked = callables(engine)
+    for part in (sides, {"worker": engine.worker}, {"scheduler": engine.scheduler}):
+        with pytest.raises(ValueError, match="pass replace=True"):
+            attach(**part, to=stores[1])
+    assert callables(engine) == hooked
+    go(engine, traffic, 20)
+    steps = stores[0].version("steps")
+    second = attach(**sides, to=stores[1], replace=True)
+    go(engine, traffic, 20)
+    third = attach(**sides, to=stores[2], replace=True)
+    go(engine, traffic, 20)
+    # In the order in which they were made: the first ones are over already.
+    for attachment in (first, second, third):
         attachment.detach()
+    after = callables(engine), [set(vars(one)) for one in hooked_objects(engine)]
+    assert after == before
+    assert steps > 0
+    assert [store.version("steps") for store in stores] == [steps, 20, 20]
+
+
+def test_another_connector_of_a_watched_scheduler_is_not_watched_twice():
+    engine, _ = make()
+    before = callables(engine)
+    connector = engine.scheduler.aux_output_connector
+    former = attach(scheduler=engine.scheduler, to=FrameStore())
+    engine.scheduler.aux_output_connector = type(connector)(
+        engine.scheduler.kv_cache_manager, engine.scheduler.connector
+    )
+    with pytest.raises(ValueError, match="watches this already"):
+        attach(scheduler=engine.scheduler, to=FrameStore())
+    attach(scheduler=engine.scheduler, to=FrameStore(), replace=True).detach()
+    engine.scheduler.aux_output_connector = connector
+    former.detach()
+    assert callables(engine) == before
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "wrong"),
+    [
+        ("mine", 2**31, "rank=2147483648: a whole number from 0 to 2147483647"),
+        ("mine", -1, "rank=-1"),
+        ("mine", "0", "rank='0'"),
+        ("mine", 1.0, "rank=1.0"),
+        ("\ud800", 0, r"engine='\\ud800': a name of at most 128 printable"),
+        ("", 0, "engine=''"),
+        (None, 0, "engine=None"),
+        ("x" * 129, 0, "129 characters, the limit is 128"),
+    ],
+)
+@pytest.mark.parametrize(
+    "to", [FrameStore, lambda: "tcp://127.0.0.1:1", lambda: StoreSink(FrameStore())]
+)
+def test_a_name_or_rank_that_cannot_be_is_refused_whatever_it_goes_to(
+    to, name, rank, wrong
+):
+    engine, _ = make()
+    before, threads = callables(engine), set(threading.enumerate())
+    with pytest.raises(ValueError, match=wrong):
+        attach(scheduler=engine.scheduler, to=to(), engine=name, rank=rank)
+    assert callables(engine) == before
+    assert set(threading.enumerate()) == threads
+    engine.close()
 
 
 def test_what_cannot_be_attached():

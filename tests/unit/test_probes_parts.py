@@ -440,6 +440,22 @@ def test_hook_below_another_stays():
     assert later.restore() == 0
 
 
+def test_hooks_that_had_to_stay_do_not_pile_up():
+    owner = Owner()
+    for _ in range(2000):
+        hooks = Hooks()
+        hooks.wrap(owner, "work", doubling, ("amount",))
+        ours = owner.work
+        owner.work = lambda *args, ours=ours: ours(*args)
+        assert hooks.restore() == 1
+        owner.work = ours
+    assert owner.work(3) == 6
+    hooks.wrap(owner, "work", doubling, ("amount",))
+    assert owner.work(3) == 6
+    assert hooks.restore() == 0
+    assert "work" not in vars(owner)
+
+
 def test_hooks_of_a_method_that_is_not_as_expected():
     hooks = Hooks()
     with pytest.raises(
