@@ -24,10 +24,10 @@ where keys are shown, in `held` and `loading`.
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING
 
-from auxconn.errors import MOST_CAPACITY, CapacityError, ContractError
+from auxconn.checks import check_capacity
+from auxconn.errors import ContractError
 from auxconn.residency import GpuWatch
 from auxconn.scanned import ScannedBlocks
 from auxconn.traced import TracedBlocks
@@ -147,14 +147,7 @@ class AuxOutputSchedulerConnector:
         CapacityError
             When `blocks` isn't a whole number from 1 to `MOST_CAPACITY`.
         """
-        if isinstance(blocks, bool):
-            raise CapacityError(blocks)
-        try:
-            capacity = operator.index(blocks)
-        except TypeError:
-            raise CapacityError(blocks) from None
-        if not 1 <= capacity <= MOST_CAPACITY:
-            raise CapacityError(blocks)
+        capacity = check_capacity(blocks)
         lowered = capacity < self._capacity
         self._capacity = capacity
         if lowered:

@@ -8,6 +8,8 @@ find the caller that went wrong. Request ids come from outside, so they are alwa
 
 from __future__ import annotations
 
+from auxconn.texts import shown
+
 
 class AuxConnError(Exception):
     """Anything that auxconn raises on purpose."""
@@ -50,7 +52,25 @@ class CapacityError(AuxConnError, ValueError):
 
     def __init__(self, value: object) -> None:
         super().__init__(
-            f"capacity={value!r} ({type(value).__name__}) is not a number of KV blocks: "
+            f"capacity={shown(value)} ({type(value).__name__}) is not a number of KV blocks: "
             f"give a whole number from 1 to {MOST_CAPACITY}"
         )
         self.value = value
+
+
+class PlatformError(AuxConnError, RuntimeError):
+    """vLLM runs in this process, on something other than the CPU.
+
+    Parameters
+    ----------
+    platform
+        vLLM's class of it.
+    """
+
+    def __init__(self, platform: str) -> None:
+        super().__init__(
+            f"vLLM was imported before the lab and runs on {platform} in this process; the "
+            "lab needs it on the CPU. Restart the kernel and make the Lab first (or import "
+            "auxconn.lab.environment and call prepare() before vLLM is imported), or give "
+            "the lab a process of its own: LabProcess, `auxconn demo`"
+        )

@@ -32,3 +32,11 @@ def clip(text: str, limit: int) -> str:
     if text.isascii():
         return text
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def shown(value: object, limit: int = 80) -> str:
+    """`repr` of a value from outside, short, whatever it is: for an error's text."""
+    try:
+        return clip(repr(value), limit)
+    except Exception:  # noqa: BLE001 - a number of 5000 digits, or a repr of somebody else's
+        return f"a {type(value).__name__} that cannot be shown"

@@ -13,7 +13,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from auxconn.errors import MOST_CAPACITY
+from auxconn.checks import check_capacity, check_whole
+from auxconn.lab.sizes import MAX_MODEL_LEN, Sizes
+from auxconn.texts import shown
 
 Connector = Literal["auxconn", "vllm"]
 Offer = Literal["blocks", "all_but_last"]
@@ -33,12 +35,12 @@ MAX_STORE_BYTES = 64 << 30
 MAX_EXPERTS = 65_536
 """Expert ids travel as uint8 or uint16."""
 
-MAX_MODEL_LEN = 1 << 20
-"""No request is longer than this, however large the pool is."""
+MAX_STEP_BYTES = 4 << 30
+"""The rows of a step are made, copied and put in one piece."""
 
 
 @dataclasses.dataclass(frozen=True)
-class LabConfig:
+class LabConfig(Sizes):
     """One engine of the lab: pool, connector, shape of the rows, batch limits.
 
     Parameters
@@ -109,8 +111,14 @@ class LabConfig:
     settle_store: bool = True
 
     def __post_init__(self) -> None:
-        for name, limits in _WHOLE.items():
-            _check_whole(name, getattr(self, name), *limits)
+        for name, (least, most) in _WHOLE.items():
+            self._take(name, check_whole(name, getattr(self, name), least, most))
+        for name, (most, default) in _OPTIONAL.items():
+            value = getattr(self, name)
+            if value is not None:
+                self._take(name, check_whole(name, value, 1, most, default))
+        if self.capacity is not None:
+            self._take("capacity", check_capacity(self.capacity))
         for name in ("async_scheduling", "settle_store"):
             _check_bool(name, getattr(self, name))
         if self.hybrid is not None:
@@ -136,17 +144,28 @@ class LabConfig:
                 f"{MAX_STORE_BYTES >> 30} GiB; take fewer or smaller blocks, fewer layers "
                 "or a lower top_k"
             )
+        if self.step_bytes > MAX_STEP_BYTES:
+            raise ValueError(
+                f"the R3 rows of a step would take {self.step_bytes / 2**30:.1f} GiB "
+                f"({self.row_bytes} B a token), the limit is {MAX_STEP_BYTES >> 30} GiB; "
+                f"lower max_num_batched_tokens={self.max_num_batched_tokens}, num_layers "
+                "or top_k"
+            )
         if self.max_request_tokens < self.block_size:
             raise ValueError(
                 f"num_blocks={self.num_blocks} is too small a pool: a single request of one "
                 f"block of {self.block_size} tokens does not fit; raise num_blocks"
                 + (
                     f" (the sliding window's group alone can take "
-                    f"{self._window_blocks(self.block_size)} blocks) or lower block_size"
+                    f"{self.window_blocks(self.block_size)} blocks) or lower block_size"
                     if self.is_hybrid
                     else ""
                 )
             )
+
+    def _take(self, name: str, value: int) -> None:
+        """Keep a whole number, of numpy's for instance, as Python's."""
+        object.__setattr__(self, name, value)
 
     def _check_hashing(self) -> None:
         hashed = self.hash_block_size
@@ -169,81 +188,6 @@ class LabConfig:
                 f"sliding_window={self.sliding_window} needs a hybrid pool; set hybrid=True "
                 "or a hash_block_size finer than block_size, or leave sliding_window at None"
             )
-
-    # -- what follows from the settings ---------------------------------------------------
-
-    @property
-    def is_hybrid(self) -> bool:
-        """True when the pool has a sliding-window group beside full attention."""
-        if self.hybrid is None:
-            return self.hash_size < self.block_size
-        return self.hybrid
-
-    @property
-    def hash_size(self) -> int:
-        """Tokens per block hash."""
-        return self.block_size if self.hash_block_size is None else self.hash_block_size
-
-    @property
-    def window(self) -> int:
-        """Tokens of the sliding window; what it would be when the pool is not hybrid."""
-        return (
-            4 * self.block_size if self.sliding_window is None else self.sliding_window
-        )
-
-    @property
-    def row_shape(self) -> tuple[int, int]:
-        """(layers, experts per token) of one token's rows."""
-        return self.num_layers, self.top_k
-
-    @property
-    def row_dtype(self) -> str:
-        """Dtype of an expert id, as vLLM picks it."""
-        return "uint8" if self.num_experts <= 256 else "uint16"
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one token's rows."""
-        return self.num_layers * self.top_k * (1 if self.row_dtype == "uint8" else 2)
-
-    @property
-    def bytes_per_block(self) -> int:
-        """Bytes of the R3 rows of one KV block."""
-        return self.row_bytes * self.block_size
-
-    @property
-    def store_bytes(self) -> int:
-        """Bytes of the R3 store's arena when it starts."""
-        return self.num_blocks * self.bytes_per_block
-
-    @property
-    def default_capacity(self) -> int:
-        """KV blocks vLLM's connector would retain: `num_blocks`, twice with a KV tier."""
-        return self.num_blocks * (2 if self.kv_tier_blocks else 1)
-
-    @property
-    def max_request_tokens(self) -> int:
-        """Longest request, prompt and output together, that fits in an empty pool."""
-        usable = self.num_blocks - 1  # vLLM keeps block 0 as its null block
-        longest = min(usable * self.block_size, MAX_MODEL_LEN)
-        if not self.is_hybrid:
-            return longest
-        low, high = 0, longest
-        while low < high:
-            middle = (low + high + 1) // 2
-            needed = _ceil_div(middle, self.block_size) + self._window_blocks(middle)
-            low, high = (middle, high) if needed <= usable else (low, middle - 1)
-        return low
-
-    def _window_blocks(self, tokens: int) -> int:
-        """Blocks of the sliding-window group that a request of `tokens` can hold at once.
-
-        Blocks that fall out of the window are freed once the step that used them is
-        settled, so tokens in flight count too.
-        """
-        in_flight = self.max_num_batched_tokens * (2 if self.async_scheduling else 1)
-        held = min(self.window - 1 + in_flight, tokens)
-        return _ceil_div(held, self.hash_size) + 1
 
     def check_request(self, prompt_tokens: int, max_tokens: int, what: str) -> None:
         """Refuse a request that can never run in this pool.
@@ -270,7 +214,7 @@ class LabConfig:
 
     # -- changed copies, and plain data ---------------------------------------------------
 
-    def replace(self, **changes: Any) -> LabConfig:
+    def replace(self, /, **changes: Any) -> LabConfig:
         """Return a copy with some settings changed.
 
         Raises
@@ -301,68 +245,52 @@ class LabConfig:
 FIELDS: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(LabConfig))
 """Settings that `reconfigure` takes."""
 
-_WHOLE: dict[str, tuple[int, int | None, bool]] = {
-    # name: least, most, may be None
-    "num_blocks": (2, MAX_BLOCKS, False),
-    "block_size": (1, 65_536, False),
-    "capacity": (1, MOST_CAPACITY, True),
-    "kv_tier_blocks": (0, MAX_BLOCKS * 10, False),
-    "hash_block_size": (1, None, True),
-    "max_num_seqs": (1, 65_536, False),
-    "max_num_batched_tokens": (1, MAX_MODEL_LEN, False),
-    "num_layers": (1, 1024, False),
-    "num_experts": (1, MAX_EXPERTS, False),
-    "top_k": (1, None, False),
-    "seed": (0, 2**63 - 1, False),
-    "kv_load_steps": (1, 1_000_000, False),
-    "sliding_window": (1, None, True),
+_WHOLE: dict[str, tuple[int, int]] = {
+    # name: least, most
+    "num_blocks": (2, MAX_BLOCKS),
+    "block_size": (1, 65_536),
+    "kv_tier_blocks": (0, MAX_BLOCKS * 10),
+    "max_num_seqs": (1, 65_536),
+    "max_num_batched_tokens": (1, MAX_MODEL_LEN),
+    "num_layers": (1, 1024),
+    "num_experts": (1, MAX_EXPERTS),
+    "top_k": (1, 1024),
+    "seed": (0, 2**63 - 1),
+    "kv_load_steps": (1, 1_000_000),
+}
+
+_OPTIONAL: dict[str, tuple[int, str]] = {
+    # name: most, what None stands for; at least 1
+    "hash_block_size": (65_536, "the block size"),
+    "sliding_window": (MAX_MODEL_LEN, "four blocks"),
 }
 
 
-def _check_names(settings: Mapping[str, Any]) -> None:
+def _check_names(settings: Any) -> None:
+    if not isinstance(settings, Mapping):
+        raise ValueError(
+            f"{shown(settings)} is no settings of an engine; give them by name"
+        )
     unknown = [name for name in settings if name not in FIELDS]
     if unknown:
         raise ValueError(
-            f"unknown setting {', '.join(map(repr, unknown))}; LabConfig has "
+            f"unknown setting {', '.join(map(shown, unknown[:5]))}; LabConfig has "
             f"{', '.join(FIELDS)}"
-        )
-
-
-def _check_whole(
-    name: str, value: Any, least: int, most: int | None, may_be_none: bool
-) -> None:
-    if value is None and may_be_none:
-        return
-    wanted = f"at least {least}" + ("" if most is None else f" and at most {most}")
-    # bool is an int in Python, and True blocks is nobody's intention.
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(
-            f"{name}={value!r} is not a whole number; give one of {wanted}"
-            + (" (or None for the default)" if may_be_none else "")
-        )
-    if value < least or (most is not None and value > most):
-        raise ValueError(
-            f"{name}={value} is out of range; it must be {wanted}"
-            + (" (or None for the default)" if may_be_none else "")
         )
 
 
 def _check_bool(name: str, value: Any) -> None:
     if not isinstance(value, bool):
-        raise ValueError(f"{name}={value!r} is not a switch; give True or False")
+        raise ValueError(f"{name}={shown(value)} is not a switch; give True or False")
 
 
 def _check_one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(
-            f"{name}={value!r} is unknown; take one of {', '.join(choices)}"
+            f"{name}={shown(value)} is unknown; take one of {', '.join(choices)}"
         )
 
 
 def _finer(block_size: int) -> list[int]:
     """Hash block sizes that divide `block_size`, coarse to fine, a handful of them."""
     return [size for size in range(block_size, 0, -1) if block_size % size == 0][:6]
-
-
-def _ceil_div(value: int, by: int) -> int:
-    return -(-value // by)

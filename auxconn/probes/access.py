@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from auxconn.errors import MOST_CAPACITY, AuxConnError, CapacityError
+from auxconn.checks import check_capacity
+from auxconn.errors import AuxConnError
 
 
 class UnknownConnectorError(AuxConnError, ValueError):
@@ -134,14 +135,8 @@ class ConnectorView:
         if self.kind == "auxconn":
             self.connector.set_capacity(blocks)
             return before, self.capacity
-        if (
-            isinstance(blocks, bool)
-            or not isinstance(blocks, int)
-            or not 1 <= blocks <= MOST_CAPACITY
-        ):
-            raise CapacityError(blocks)
-        self.connector._capacity = blocks
-        if blocks < before:
+        after = self.connector._capacity = check_capacity(blocks)
+        if after < before:
             # vLLM releases when a request ends; a lowered capacity must not wait for that.
             self.connector._release_unheld()
-        return before, blocks
+        return before, after

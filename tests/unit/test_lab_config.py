@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
+from auxconn.checks import check_capacity
+from auxconn.errors import CapacityError
 from auxconn.lab.config import LabConfig
 
 
@@ -21,7 +25,7 @@ from auxconn.lab.config import LabConfig
         ({"num_blocks": True}, ["num_blocks=True", "whole number"]),
         ({"block_size": 16.0}, ["block_size=16.0", "whole number"]),
         ({"block_size": -16}, ["block_size=-16", "at least 1"]),
-        ({"capacity": 0}, ["capacity=0", "at least 1", "None"]),
+        ({"capacity": 0}, ["capacity=0", "from 1 to"]),
         ({"kv_tier_blocks": -1}, ["kv_tier_blocks=-1", "at least 0"]),
         ({"seed": -1}, ["seed=-1"]),
         ({"kv_load_steps": 0}, ["kv_load_steps=0", "at least 1"]),
@@ -54,6 +58,21 @@ from auxconn.lab.config import LabConfig
             {"num_blocks": 10**6, "block_size": 1024},
             ["GiB", "1000000 blocks", "the limit is 64 GiB"],
         ),
+        (
+            {"num_layers": 1024, "num_experts": 512, "top_k": 512},
+            ["R3 rows of a step", "8.0 GiB", "lower max_num_batched_tokens=8192"],
+        ),
+        ({"top_k": 2000, "num_experts": 4096}, ["top_k=2000", "at most 1024"]),
+        ({"num_blocks": float("nan")}, ["num_blocks=nan", "whole number"]),
+        ({"num_blocks": 10**5000}, ["num_blocks=a int that cannot be shown"]),
+        ({"num_blocks": list(range(10**5))}, ["num_blocks=[0, 1, 2", "…"]),
+        ({"num_blocks": None}, ["num_blocks=None", "whole number"]),
+        ({"sliding_window": 2**60, "hybrid": True}, [f"sliding_window={2**60}"]),
+        ({"hash_block_size": 0}, ["hash_block_size=0", "None for the block size"]),
+        ({"connector": ["vllm"]}, ["connector=['vllm']", "auxconn, vllm"]),
+        ({"connector": np.array(["vllm", "x"])}, ["connector=array"]),
+        ({"connector": None}, ["connector=None"]),
+        ({"settle_store": "no"}, ["settle_store='no'", "True or False"]),
     ],
 )
 def test_refuses_what_cannot_be_built(
@@ -65,11 +84,37 @@ def test_refuses_what_cannot_be_built(
         assert word in str(caught.value)
 
 
+def test_errors_about_settings_stay_short() -> None:
+    with pytest.raises(ValueError, match="num_blocks") as caught:
+        LabConfig(num_blocks=list(range(10**5)))  # type: ignore[arg-type]
+    assert len(str(caught.value)) < 250
+
+
+def test_numpys_whole_numbers_become_pythons() -> None:
+    config = LabConfig(num_blocks=np.int64(100), capacity=np.uint16(7))  # type: ignore[arg-type]
+    assert config == LabConfig(num_blocks=100, capacity=7)
+    assert json.loads(json.dumps(config.to_dict()))["num_blocks"] == 100
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 1.5, "7", math.nan, 2**53 + 1])
+def test_a_capacity_is_refused_in_the_same_words_everywhere(value: Any) -> None:
+    with pytest.raises(CapacityError) as by_config:
+        LabConfig(capacity=value)
+    with pytest.raises(CapacityError) as by_check:
+        check_capacity(value)
+    assert str(by_config.value) == str(by_check.value)
+    assert f"capacity={value!r}" in str(by_check.value)
+
+
 def test_unknown_settings_are_named_with_those_there_are() -> None:
     with pytest.raises(ValueError, match=r"unknown setting 'blocks'.*num_blocks"):
         LabConfig().replace(blocks=3)
     with pytest.raises(ValueError, match="unknown setting 'blocks'"):
         LabConfig.from_dict({"blocks": 3})
+    with pytest.raises(ValueError, match="unknown setting 'self'"):
+        LabConfig().replace(self=3)
+    with pytest.raises(ValueError, match="7 is no settings"):
+        LabConfig.from_dict(7)  # type: ignore[arg-type]
 
 
 def test_a_prompt_longer_than_the_pool_is_refused() -> None:
