@@ -1,7 +1,8 @@
 """What vLLM has to find in the environment to run its Python on a machine without a GPU.
 
-vLLM reads these while it is imported, so they are set before the first import of it in a
-process, and only there: a process that has vLLM already is left as it is.
+vLLM looks for its platform once in a process, so this is set before it does. Where it has
+looked already, because somebody imported vLLM first, and has found none, it is given the
+platform of the CPU; where it runs on a GPU the lab is refused.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import importlib
 import logging
 import os
 import sys
+from typing import Any
+
+from auxconn.errors import PlatformError
 
 CPU_ENVIRONMENT: dict[str, str] = {
     "VLLM_TARGET_DEVICE": "cpu",
@@ -33,15 +37,15 @@ FORCED = frozenset({"VLLM_USE_V2_MODEL_RUNNER"})
 def prepare(environment: dict[str, str] | None = None) -> dict[str, str]:
     """Set what the lab's vLLM needs; what the user has set wins, save `FORCED`.
 
-    Returns what was set. Does nothing once vLLM is imported.
+    Returns what was set. In a process whose vLLM has its platform, that is `FORCED` alone,
+    which is read later.
     """
     target = os.environ if environment is None else environment
-    if environment is None and "vllm" in sys.modules:
-        return {}
+    late = environment is None and _platform() is not None
     changed = {
         name: value
         for name, value in CPU_ENVIRONMENT.items()
-        if name in FORCED or name not in target
+        if name in FORCED or not (late or name in target)
     }
     target.update(changed)
     return changed
@@ -52,7 +56,14 @@ def load() -> None:
 
     A notebook may use its GPU for other things: that GPUs are hidden from vLLM matters
     while it is imported, so they are shown again afterwards, before torch looks for them.
+
+    Raises
+    ------
+    PlatformError
+        When vLLM runs on a GPU in this process.
     """
+    if _platform() is not None:
+        _be_cpu()
     hidden = "CUDA_VISIBLE_DEVICES" in prepare()
     try:
         for module in _MODULES:
@@ -60,8 +71,28 @@ def load() -> None:
     finally:
         if hidden:
             del os.environ["CUDA_VISIBLE_DEVICES"]
+    _be_cpu()
     # vLLM configures its loggers while it is imported.
     logging.getLogger("vllm").setLevel(logging.ERROR)
+
+
+def _platform() -> Any:
+    """The platform vLLM has found in this process; None while it has not looked."""
+    return getattr(sys.modules.get("vllm.platforms"), "_current_platform", None)
+
+
+def _be_cpu() -> None:
+    """See that vLLM's platform is the CPU's, or say why it cannot be."""
+    found = _platform()
+    if found.is_cpu():
+        return
+    if not found.is_unspecified():
+        raise PlatformError(type(found).__name__)
+    from vllm.platforms.cpu import CpuPlatform
+
+    # vLLM's modules hold this object under names of their own. It stood for no platform,
+    # on which nothing of vLLM runs, so nobody loses by what it becomes.
+    found.__class__ = CpuPlatform
 
 
 _MODULES = (
