@@ -2,9 +2,9 @@
 
 One `FrameStore` holds the newest rows of every table of every engine. Many read it (each
 view of each browser session, a notebook, an exporter) and each at its own pace, so it keeps
-no reader's state: a reader remembers a *version*, the number of rows it has seen appended,
-and asks `since(table, version)` for the rest. The answer says how many rows were overwritten
-before the reader came, so that it can show a hole instead of joining two ends.
+no reader's state: a reader remembers a *version*, a number that each row appended raises by
+one, and asks `since(table, version)` for the rest. The answer says how many rows were
+overwritten before the reader came, so that it can show a hole instead of joining two ends.
 
 Everything handed out is a copy. One lock guards the rings and is held for a copy at most;
 whoever must not wait (a probe in the engine's thread) uses `offer`, which does not.
@@ -12,55 +12,40 @@ whoever must not wait (a probe in the engine's thread) uses `offer`, which does 
 
 from __future__ import annotations
 
-import contextlib
+import math
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 
-from auxconn.packing import Layout, Values, arrays, layout
-from auxconn.records import TABLES, Events
-from auxconn.rings import Names, Ring
+from auxconn.address import check_engine
+from auxconn.asked import (
+    DEFAULT_ROWS,
+    MOST_ROWS,
+    Moment,
+    check_table,
+    columns_wanted,
+    engine_wanted,
+    limits,
+    rows_wanted,
+    seconds,
+    whole,
+)
+from auxconn.intake import INBOX_RECORDS, Intake
+from auxconn.packing import Values, arrays
+from auxconn.records import TABLES
+from auxconn.rings import Names
+from auxconn.tables import Delta, Table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-DEFAULT_ROWS = 100_000
-"""Rows of each table that are kept unless told otherwise."""
-
-MOST_ROWS = 50_000_000
-"""Rows of a table that can be asked for: some 9 GB of `steps`."""
-
-INBOX_RECORDS = 65_536
-"""Records offered and not yet taken in; beyond it, offers are dropped and counted."""
+__all__ = ["DEFAULT_ROWS", "MOST_ROWS", "Delta", "FrameStore"]
 
 TAKE_IN_AT = 256
 """Offered records at which the offering thread takes them in itself, if it can."""
-
-
-class Delta(msgspec.Struct, frozen=True):
-    """What a reader gets: rows, and what it missed."""
-
-    version: int
-    """To be passed to the next `since`."""
-    lost: int
-    """Rows appended since the version asked for that are not here: overwritten (whoever's
-    they were), or more than the limit."""
-    cleared: bool
-    """True when the table was cleared since: what the reader has is of the past."""
-    columns: dict[str, Values]
-    """One array per column, oldest row first. Numbers in the schema's dtype, `t` in float64
-    seconds, texts, categories and engine names as object arrays of str."""
-
-    @property
-    def rows(self) -> int:
-        """Rows in the answer."""
-        return len(next(iter(self.columns.values()))) if self.columns else 0
 
 
 class FrameStore:
@@ -85,14 +70,11 @@ class FrameStore:
         self._lock = threading.Condition(threading.Lock())
         self._waiting = 0
         self._names = Names()
-        self._layouts = {table: layout(table) for table in TABLES}
-        self._cleared = dict.fromkeys(TABLES, 0)
-        self._rejected = dict.fromkeys(TABLES, 0)
-        self._inbox: deque[tuple[str, Any, str, int]] = deque()
-        limits = dict.fromkeys(TABLES, DEFAULT_ROWS) | self._limits(rows)
-        self._rings = {
-            table: Ring(_ring_dtypes(self._layouts[table]), limit)
-            for table, limit in limits.items()
+        self._intake = Intake()
+        self._inbox = self._intake.inbox
+        kept = dict.fromkeys(TABLES, DEFAULT_ROWS) | limits(rows)
+        self._tables = {
+            table: Table(table, limit, self._names) for table, limit in kept.items()
         }
 
     # Writing
@@ -121,9 +103,14 @@ class FrameStore:
         Raises
         ------
         ValueError
-            When a record does not fit the table, naming the column and what is wrong.
+            When a record does not fit the table, naming the column and what is wrong, or
+            engine and rank cannot name a source.
         """
-        plan = self._layout(table)
+        plan = self._table(table).layout
+        check_engine(engine, rank)
+        if isinstance(records, msgspec.Struct) or not hasattr(records, "__iter__"):
+            raise ValueError(f"{table}: give a list of records, not {records!r:.80}")
+        records = records if isinstance(records, list | tuple) else list(records)
         if not records:
             return 0
         rows, columns = arrays(plan, records, typed=typed)
@@ -154,37 +141,37 @@ class FrameStore:
     # Reading
 
     def version(self, table: str) -> int:
-        """Rows of `table` ever appended."""
-        self._layout(table)
+        """Rows of `table` ever appended, and 1 for each time it was cleared."""
+        found = self._table(table)
         with self._lock:
             self._take_in()
-            return self._rings[table].total
+            return found.ring.total
 
     def kept(self, table: str) -> int:
         """Rows of `table` that can be read now."""
-        self._layout(table)
+        found = self._table(table)
         with self._lock:
             self._take_in()
-            return self._rings[table].kept
+            return found.ring.kept
 
     @property
     def limits(self) -> dict[str, int]:
         """Rows that are kept of each table at most."""
         with self._lock:
-            return {table: ring.limit for table, ring in self._rings.items()}
+            return {name: table.ring.limit for name, table in self._tables.items()}
 
     @property
     def rejected(self) -> dict[str, int]:
         """Records offered for each table that did not fit it."""
         with self._lock:
             self._take_in()
-            return dict(self._rejected)
+            return {table: self._intake.rejected[table] for table in TABLES}
 
     @property
     def nbytes(self) -> int:
         """Bytes of all the arrays, texts not counted."""
         with self._lock:
-            return sum(ring.nbytes for ring in self._rings.values())
+            return sum(table.ring.nbytes for table in self._tables.values())
 
     def since(
         self,
@@ -213,22 +200,13 @@ class FrameStore:
         ValueError
             When there is no such table or column, or the version was never reached.
         """
-        names = self._wanted(table, columns)
+        found, names = self._asked(table, columns, engine)
+        version = whole(f"version of {table!r}", version)
         if limit is not None:
-            _not_negative(table, limit)
+            limit = rows_wanted(table, limit)
         with self._lock:
             self._take_in()
-            ring = self._rings[table]
-            if not 0 <= version <= ring.total:
-                raise ValueError(
-                    f"version {version} of {table!r}: it goes from 0 to {ring.total}; "
-                    "pass the version of an earlier answer of this store"
-                )
-            cleared = self._cleared[table]
-            first = max(version, ring.oldest)
-            lost = first - max(version, min(cleared, first))
-            found = self._read(table, names, first, engine, limit)
-            return Delta(ring.total, lost + found[1], version < cleared, found[0])
+            return found.since(version, names, engine, limit)
 
     def tail(
         self,
@@ -239,26 +217,18 @@ class FrameStore:
         engine: str | None = None,
     ) -> Delta:
         """The newest `n` rows (of `engine`); `lost` is 0. Otherwise as `since`."""
-        names = self._wanted(table, columns)
-        if n < 0:
-            raise ValueError(
-                f"{n} rows of {table!r} were asked for: it takes 0 or more"
-            )
+        found, names = self._asked(table, columns, engine)
+        n = rows_wanted(table, n)
         with self._lock:
             self._take_in()
-            ring = self._rings[table]
-            first = (
-                ring.oldest if engine is not None else max(ring.oldest, ring.total - n)
-            )
-            found, _ = self._read(table, names, first, engine, n)
-            return Delta(ring.total, 0, False, found)
+            return found.tail(n, names, engine)
 
     def frame(
         self,
         table: str,
         *,
         engine: str | None = None,
-        since_t: float | datetime | None = None,
+        since_t: Moment = None,
         last: int | None = None,
         columns: Sequence[str] | None = None,
     ) -> pd.DataFrame:
@@ -271,31 +241,27 @@ class FrameStore:
         Parameters
         ----------
         since_t
-            Rows made at this time or later: seconds of the wall clock, or a datetime that
-            has a time zone.
+            Rows made at this time or later: seconds of the wall clock, a datetime that has
+            a time zone, or a text such as "2026-12-01 14:00", which is of UTC as `t` is.
         last
             The newest rows only, at most so many.
         """
         from auxconn.pandas_out import data_frame
 
-        names = self._wanted(table, columns)
+        found, names = self._asked(table, columns, engine)
         if last is not None:
-            _not_negative(table, last)
-        after = _seconds(since_t)
+            last = rows_wanted(table, last)
+        after = seconds(since_t)
         read = names if after is None or "t" in names else (*names, "t")
         # Codes stay codes on this way: pandas takes them as they are.
         with self._lock:
             self._take_in()
-            ring = self._rings[table]
-            first = ring.oldest
-            if last is not None and engine is None:
-                first = max(first, ring.total - last)
-            raw, _ = self._read(table, read, first, engine, last, decode=False)
+            raw = found.raw(read, engine, last)
             engines = self._names.all()
         if after is not None:
             keep = raw["t"] >= after
             raw = {name: raw[name][keep] for name in names}
-        return data_frame(self._layouts[table], raw, engines)
+        return data_frame(found.layout, raw, engines)
 
     def steps(self, **how: Any) -> pd.DataFrame:
         """The table `steps`; arguments as for `frame`."""
@@ -326,14 +292,17 @@ class FrameStore:
         return self.frame("events", **how)
 
     def wait(self, table: str, version: int, timeout: float) -> bool:
-        """Wait until `version` rows were appended; False when `timeout` seconds ran out."""
-        self._layout(table)
+        """Wait until the version is `version`; False when `timeout` seconds ran out."""
+        ring = self._table(table).ring
+        version = whole(f"version of {table!r}", version)
+        if math.isnan(timeout):
+            raise ValueError(f"timeout={timeout}: give a number of seconds")
         end = time.monotonic() + timeout
         with self._lock:
             self._waiting += 1
             try:
                 self._take_in()
-                while self._rings[table].total < version:
+                while ring.total < version:
                     left = end - time.monotonic()
                     if left <= 0:
                         return False
@@ -349,150 +318,51 @@ class FrameStore:
 
     def resize(self, rows: int | Mapping[str, int]) -> None:
         """Change how many rows are kept; of those there are, the newest stay."""
-        limits = self._limits(rows)
+        asked = limits(rows)
         with self._lock:
             self._take_in()
-            for table, limit in limits.items():
-                if limit != self._rings[table].limit:
-                    self._rings[table].resize(limit)
+            for table, limit in asked.items():
+                ring = self._tables[table].ring
+                if limit != ring.limit:
+                    ring.resize(limit)
 
     def clear(self, table: str | None = None) -> None:
         """Forget the rows of `table`, or of all; versions go on from where they are."""
-        if table is not None:
-            self._layout(table)
+        cleared = [*self._tables.values()] if table is None else [self._table(table)]
         with self._lock:
             self._take_in()
-            for name in TABLES if table is None else (table,):
-                self._rings[name].clear()
-                self._cleared[name] = self._rings[name].total
+            for one in cleared:
+                one.clear()
 
-    # Inside; the lock is held from here on, save in the three that look at arguments.
+    # Inside
+
+    def _table(self, table: str) -> Table:
+        check_table(table)
+        return self._tables[table]
+
+    def _asked(
+        self, table: str, columns: Sequence[str] | None, engine: str | None
+    ) -> tuple[Table, Sequence[str]]:
+        found = self._table(table)
+        engine_wanted(engine)
+        return found, columns_wanted(table, found.columns, columns)
+
+    # The lock is held from here on.
 
     def _push(
         self, table: str, rows: int, columns: dict[str, Values], engine: str, rank: int
     ) -> None:
-        code = self._names.code(engine, self._codes_in_use())
-        self._rings[table].push(rows, columns, {"engine": code, "rank": rank})
+        code = self._names.code(
+            engine, (one.engine_codes() for one in self._tables.values())
+        )
+        self._tables[table].ring.push(rows, columns, {"engine": code, "rank": rank})
         if self._waiting:
             self._lock.notify_all()
 
-    def _codes_in_use(self) -> Iterator[Values]:
-        for ring in self._rings.values():
-            yield ring.read("engine", ring.oldest, ring.total)
-
     def _take_in(self) -> None:
-        """Append what was offered, in runs of one table and source."""
-        inbox = self._inbox
-        while inbox:
-            run: list[Any] = []
-            table, record, engine, rank = inbox.popleft()
-            run.append(record)
-            while inbox:
-                head = inbox[0]
-                if head[0] != table or head[2] != engine or head[3] != rank:
-                    break
-                run.append(inbox.popleft()[1])
-            self._take_in_run(table, run, engine, rank)
+        self._intake.take_in(self._append)
 
-    def _take_in_run(self, table: str, run: list[Any], engine: str, rank: int) -> None:
-        try:
-            rows, columns = arrays(self._layout(table), run)
-            self._push(table, rows, columns, engine, rank)
-        except ValueError as problem:
-            if len(run) > 1:
-                for record in run:
-                    self._take_in_run(table, [record], engine, rank)
-                return
-            if table in TABLES:
-                self._rejected[table] += 1
-            told = Events(time.time(), 0, "error", f"a record was rejected: {problem}")
-            # No room for another engine's name is the one reason why this fails as well.
-            with contextlib.suppress(ValueError):
-                rows, columns = arrays(self._layout("events"), [told])
-                self._push("events", rows, columns, engine, rank)
-
-    def _read(
-        self,
-        table: str,
-        names: Sequence[str],
-        first: int,
-        engine: str | None,
-        limit: int | None,
-        decode: bool = True,
-    ) -> tuple[dict[str, Values], int]:
-        """Copy columns of the rows from version `first` on; and how many a limit left out."""
-        ring = self._rings[table]
-        left_out = 0
-        found: dict[str, Values] = {}
-        if engine is None:
-            if limit is not None:
-                left_out = max(0, ring.total - first - limit)
-            for name in names:
-                found[name] = ring.read(name, first + left_out, ring.total)
-        else:
-            code = self._names.find(engine)
-            mine = ring.read("engine", first, ring.total) == (
-                -1 if code is None else code
-            )
-            positions = ring.positions(first, ring.total)[mine]
-            if limit is not None:
-                left_out = max(0, len(positions) - limit)
-            for name in names:
-                found[name] = ring.take(name, positions[left_out:])
-        if decode:
-            for field in self._layouts[table].fields:
-                name = field.column.name
-                if field.codes and name in found:
-                    texts = np.array(field.column.categories, dtype=object)
-                    found[name] = texts[found[name]]
-            if "engine" in found:
-                found["engine"] = self._names.decode(found["engine"])
-        return found, left_out
-
-    def _layout(self, table: str) -> Layout:
-        known = self._layouts.get(table)
-        return known if known is not None else layout(table)
-
-    def _wanted(self, table: str, columns: Sequence[str] | None) -> Sequence[str]:
-        plan = self._layout(table)
-        every = ("engine", "rank", *(field.column.name for field in plan.fields))
-        if columns is None:
-            return every
-        for name in columns:
-            if name not in every:
-                raise ValueError(
-                    f"no column {name!r} in {table!r}; it has {', '.join(every)}"
-                )
-        return columns
-
-    def _limits(self, rows: int | Mapping[str, int]) -> dict[str, int]:
-        limits = rows if isinstance(rows, Mapping) else dict.fromkeys(TABLES, rows)
-        for table, limit in limits.items():
-            self._layout(table)
-            if isinstance(limit, bool) or not isinstance(limit, int):
-                raise ValueError(f"rows of {table!r}: {limit!r} is not a whole number")
-            if not 1 <= limit <= MOST_ROWS:
-                raise ValueError(
-                    f"rows of {table!r}: {limit} is not between 1 and {MOST_ROWS}"
-                )
-        return dict(limits)
-
-
-def _ring_dtypes(plan: Layout) -> dict[str, np.dtype[Any]]:
-    own = {field.column.name: field.stored for field in plan.fields}
-    return {"engine": np.dtype(np.uint16), "rank": np.dtype(np.int32), **own}
-
-
-def _not_negative(table: str, rows: int) -> None:
-    if rows < 0:
-        raise ValueError(f"{rows} rows of {table!r} were asked for: it takes 0 or more")
-
-
-def _seconds(moment: float | datetime | None) -> float | None:
-    if moment is None or not isinstance(moment, datetime):
-        return moment
-    if moment.tzinfo is None:
-        raise ValueError(
-            f"since_t: {moment} has no time zone; give it one, such as UTC"
-        )
-    return moment.timestamp()
+    def _append(self, table: str, run: list[Any], engine: str, rank: int) -> None:
+        check_engine(engine, rank)
+        rows, columns = arrays(self._table(table).layout, run)
+        self._push(table, rows, columns, engine, rank)

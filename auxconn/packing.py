@@ -119,7 +119,7 @@ def arrays(
             raise ValueError(
                 f"{plan.table}.{name}: {unknown.args[0]!r} is none of {known}"
             ) from None
-        except (TypeError, ValueError, OverflowError) as problem:
+        except (AttributeError, TypeError, ValueError, OverflowError) as problem:
             raise ValueError(f"{plan.table}.{name}: {problem}") from None
         found_columns[name] = values
     if lengths is None:

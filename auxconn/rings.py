@@ -4,9 +4,9 @@ A dashboard reads the last minutes of a stream that never ends. Appending to a p
 copies it whole each time, and a list of records keeps every string alive, so each table is
 a ring instead: one numpy array per column, written in place, of which readers get copies.
 
-Rows are named by their *version*, the count of rows ever pushed before them. It never goes
-back, so a reader that remembers one number can ask for what came after it and learn how
-much was overwritten in between.
+Rows are named by their *version*, the count of rows ever pushed before them and of the
+times the ring was cleared. It never goes back, so a reader that remembers one number can
+ask for what came after it and learn how much was overwritten in between.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Ring:
         self._dtypes = dict(dtypes)
         self.limit = limit
         self.total = 0
-        """Rows ever pushed: the version of the row that comes next."""
+        """Rows ever pushed, and times cleared: the version of the row that comes next."""
         self.kept = 0
         """Rows that can be read now."""
         self._room = min(limit, FIRST_ROOM)
@@ -108,7 +108,11 @@ class Ring:
         self._lay_out(min(limit, max(self.kept, FIRST_ROOM)))
 
     def clear(self) -> None:
-        """Forget all rows, their strings too; versions go on."""
+        """Forget all rows, their strings too.
+
+        Versions go on, one further: a reader who had seen every row must learn of it too.
+        """
+        self.total += 1
         self.kept = 0
         self._lay_out(min(self.limit, FIRST_ROOM))
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
+from auxconn.address import check_engine
 from auxconn.wire import Fact
 
 if TYPE_CHECKING:
@@ -40,11 +41,17 @@ class StoreSink:
         Where the records go; it shows them to the next reader.
     engine, rank
         The source the rows are marked with.
+
+    Raises
+    ------
+    ValueError
+        When they cannot name a source.
     """
 
     def __init__(
         self, store: FrameStore, engine: str = "engine", rank: int = 0
     ) -> None:
+        check_engine(engine, rank)
         self.store = store
         self.engine = engine
         self.rank = rank

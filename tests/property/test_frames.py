@@ -30,7 +30,7 @@ class StoreBesideLists(RuleBasedStateMachine):
         self.store = FrameStore(limit)
         self.limit = limit
         self.ever: list[tuple[str, int]] = []
-        """Engine and step of every row appended."""
+        """Engine and step of every row appended; a place without for each clearing."""
         self.kept = 0
         self.cleared = 0
         self.readers: list[int] = [0]
@@ -72,6 +72,7 @@ class StoreBesideLists(RuleBasedStateMachine):
     @rule()
     def clear(self) -> None:
         self.store.clear("steps")
+        self.ever.append(("", -1))
         self.kept = 0
         self.cleared = len(self.ever)
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
 import pandas as pd
@@ -9,11 +9,11 @@ import pytest
 
 from auxconn.frames import (
     DEFAULT_ROWS,
-    INBOX_RECORDS,
     MOST_ROWS,
     TAKE_IN_AT,
     FrameStore,
 )
+from auxconn.intake import INBOX_RECORDS, UNNAMED
 from auxconn.records import TABLES, Steps, columns
 from auxconn.sink import Sink, StoreSink
 from auxconn.texts import NAME_LIMIT, TEXT_LIMIT
@@ -135,8 +135,12 @@ def test_clearing_tells_readers_and_is_no_loss(store):
     store.append("steps", [made.steps(i) for i in range(10)], "lab")
     store.append("events", [made.events(0)], "lab")
     store.clear("steps")
-    assert (store.version("steps"), store.kept("steps")) == (10, 0)
+    assert (store.version("steps"), store.kept("steps")) == (11, 0)
     assert store.kept("events") == 1
+    # Also those who had seen every row, and only once.
+    delta = store.since("steps", 10)
+    assert (delta.version, delta.lost, delta.cleared, delta.rows) == (11, 0, True, 0)
+    assert store.since("steps", 11).cleared is False
     delta = store.since("steps", 4)
     assert (delta.lost, delta.cleared, delta.rows) == (0, True, 0)
     store.append("steps", [made.steps(i) for i in range(150)], "lab")
@@ -291,6 +295,149 @@ def test_a_sink_never_raises_and_what_does_not_fit_is_told(store):
     assert sink.dropped == 0
 
 
+def spoilt(table: str, **values: object) -> object:
+    record = made.MAKERS[table](2)
+    for name, value in values.items():
+        setattr(record, name, value)
+    return record
+
+
+def without(table: str, name: str) -> object:
+    record = made.MAKERS[table](2)
+    delattr(record, name)
+    return record
+
+
+@pytest.mark.parametrize(
+    ("table", "bad"),
+    [
+        ("steps", spoilt("steps", retained=2**63)),
+        ("steps", spoilt("steps", retained=10**400)),
+        ("steps", without("steps", "retained")),
+        ("lookups", spoilt("lookups", refusal=["mood"])),
+        ("lookups", spoilt("lookups", request=b"x")),
+        ("blocks", spoilt("blocks", hash=b"123")),
+    ],
+)
+def test_a_bad_record_costs_itself_alone(store, table, bad):
+    sink = StoreSink(store, "lab", 1)
+    good = made.MAKERS[table]
+    for record in (good(1), bad, good(3)):
+        sink.emit(table, record)
+    assert sorted(set(store.frame(table)["step"])) == [1, 3]
+    assert store.rejected == dict.fromkeys(TABLES, 0) | {table: 1}
+    (told,) = store.events().itertuples()
+    assert (told.kind, told.engine, told.rank) == ("error", "lab", 1)
+    assert told.text.startswith(f"a record was rejected: {table}.")
+
+
+UNNAMABLE = [
+    ("lab", 2**31, "rank=2147483648: a whole number from 0 to 2147483647"),
+    ("lab", -1, "rank=-1"),
+    ("lab", None, "rank=None"),
+    ("lab", 1.0, "rank=1.0"),
+    ("\ud800", 0, r"engine='\\ud800': a name of at most 128 printable"),
+    (7, 0, "engine=7"),
+    ("x" * 129, 0, "129 characters, the limit is 128"),
+]
+
+
+@pytest.mark.parametrize(("engine", "rank", "wrong"), UNNAMABLE)
+def test_a_source_that_cannot_be_named_is_refused_and_harms_no_reader(
+    store, engine, rank, wrong
+):
+    with pytest.raises(ValueError, match=wrong):
+        store.append("steps", [made.steps(1)], engine, rank)
+    with pytest.raises(ValueError, match=wrong):
+        StoreSink(store, engine, rank)
+    assert store.version("events") == 0
+    store.offer("steps", made.steps(1), engine, rank)
+    store.offer("steps", made.steps(2), "lab", 0)
+    assert store.steps()["step"].tolist() == [2]
+    assert store.rejected["steps"] == 1
+    (told,) = store.events(engine=UNNAMED)["text"]
+    assert told.startswith("a record was rejected: ")
+
+
+@pytest.mark.parametrize("records", [made.steps(1), 3, None])
+def test_what_is_no_list_of_records_is_refused(store, records):
+    with pytest.raises(ValueError, match="steps: give a list of records"):
+        store.append("steps", records, "lab")
+
+
+def test_records_may_come_from_a_generator(store):
+    assert store.append("steps", (made.steps(i) for i in range(3)), "lab") == 3
+
+
+@pytest.mark.parametrize("wrong", [1.5, "2", None, float("nan"), True])
+def test_a_number_that_is_none_is_refused_by_its_value(store, wrong):
+    asks = [
+        lambda: store.tail("steps", wrong),
+        lambda: store.since("steps", wrong),
+        lambda: store.wait("steps", wrong, 0.0),
+    ]
+    if wrong is not None:
+        asks += [
+            lambda: store.since("steps", 0, limit=wrong),
+            lambda: store.frame("steps", last=wrong),
+        ]
+    for ask in asks:
+        with pytest.raises(ValueError, match=f"{wrong!r} is not a whole number"):
+            ask()
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers(store):
+    store.append("steps", [made.steps(i) for i in range(9)], "lab")
+    assert store.tail("steps", np.int64(2)).columns["step"].tolist() == [7, 8]
+    assert store.since("steps", np.uint8(7), limit=np.int32(1)).rows == 1
+    store.resize(np.int64(5))
+    assert store.steps(last=np.int64(9))["step"].tolist() == [4, 5, 6, 7, 8]
+
+
+def test_names_that_are_none_are_refused_by_their_value(store):
+    for table in (5, None, ["steps"], "\ud800"):
+        with pytest.raises(ValueError, match=r"no table .*; the tables are steps"):
+            store.tail(table, 1)
+    with pytest.raises(ValueError, match="columns='step': give a list of names"):
+        store.tail("steps", 1, columns="step")
+    with pytest.raises(ValueError, match="columns=5: give a list of names"):
+        store.frame("steps", columns=5)
+    for engine in (5, ["lab"]):
+        with pytest.raises(ValueError, match="give the name of an engine"):
+            store.since("steps", 0, engine=engine)
+
+
+@pytest.mark.parametrize(
+    "since_t",
+    [
+        "2023-11-14 22:13:37",
+        "2023-11-14T23:13:37+01:00",
+        np.datetime64("2023-11-14T22:13:37"),
+        np.float64(made.T0 + 17),
+        int(made.T0) + 17,
+    ],
+)
+def test_times_can_be_texts_which_are_of_utc(store, since_t):
+    store.append("steps", [made.steps(i) for i in range(20)], "lab")
+    assert store.steps(since_t=since_t)["step"].tolist() == [17, 18, 19]
+
+
+def test_a_date_alone_is_its_midnight(store):
+    store.append("steps", [made.steps(i) for i in (0, 3600, 7200)], "lab")
+    for since_t in ("2023-11-15", date(2023, 11, 15)):
+        assert store.steps(since_t=since_t)["step"].tolist() == [7200]
+    assert len(store.steps(since_t="2020")) == 3
+
+
+@pytest.mark.parametrize(
+    "since_t",
+    ["yesterday or so", "", "NaT", float("nan"), True, [1], pd.NaT, {}, 1j],
+)
+def test_what_is_no_time_is_refused_by_its_value(store, since_t):
+    with pytest.raises(ValueError, match=r"since_t=.*: .*(give seconds|time zone)"):
+        store.steps(since_t=since_t)
+
+
 def test_a_sink_does_not_wait_for_a_reader_that_holds_the_lock(store):
     store.resize(2 * INBOX_RECORDS)
     sink = StoreSink(store, "lab")
@@ -395,7 +542,7 @@ def test_a_full_ring_of_steps_takes_the_memory_of_its_columns():
     for _ in range(20):
         store.append("steps", step * 1000, "lab")
     fields = len(Steps.__struct_fields__)
-    assert store._rings["steps"].nbytes == 10_000 * (8 * fields + 2 + 4)
+    assert store._tables["steps"].ring.nbytes == 10_000 * (8 * fields + 2 + 4)
 
 
 def test_a_finalizer_may_emit_while_the_store_is_written(store):

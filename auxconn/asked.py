@@ -1,0 +1,116 @@
+"""What readers of a store ask for, looked at before it is looked up.
+
+A wrong number of rows or a date with a slip in it is a person's typing. numpy and pandas
+would answer from deep inside, or worse, take it; here it is refused by its name and value.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from typing import Any
+
+import numpy as np
+
+from auxconn.records import TABLES
+
+DEFAULT_ROWS = 100_000
+"""Rows of each table that are kept unless told otherwise."""
+
+MOST_ROWS = 50_000_000
+"""Rows of a table that can be asked for: some 9 GB of `steps`."""
+
+Moment = float | str | date | np.datetime64 | None
+"""What `since_t` may be; a `datetime` is a date."""
+
+
+def check_table(table: object) -> None:
+    """Raise `ValueError` unless there is a table of this name."""
+    if not isinstance(table, str) or table not in TABLES:
+        raise ValueError(f"no table {table!r}; the tables are {', '.join(TABLES)}")
+
+
+def whole(what: str, value: Any) -> int:
+    """`value` as an int; `ValueError` when it is no whole number."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise ValueError(f"{what}: {value!r} is not a whole number") from None
+
+
+def rows_wanted(table: str, rows: Any) -> int:
+    """A number of rows to be read, 0 or more."""
+    number = whole(f"rows of {table!r}", rows)
+    if number < 0:
+        raise ValueError(f"{rows} rows of {table!r} were asked for: it takes 0 or more")
+    return number
+
+
+def limits(rows: int | Mapping[str, int]) -> dict[str, int]:
+    """Rows to be kept of the tables in `rows`, or of all."""
+    asked = rows if isinstance(rows, Mapping) else dict.fromkeys(TABLES, rows)
+    found = {}
+    for table, limit in asked.items():
+        check_table(table)
+        found[table] = whole(f"rows of {table!r}", limit)
+        if not 1 <= found[table] <= MOST_ROWS:
+            raise ValueError(
+                f"rows of {table!r}: {limit} is not between 1 and {MOST_ROWS}"
+            )
+    return found
+
+
+def columns_wanted(
+    table: str, every: Sequence[str], columns: Sequence[str] | None
+) -> Sequence[str]:
+    """The columns to be read, of `every` one there is."""
+    if columns is None:
+        return every
+    if isinstance(columns, str) or not hasattr(columns, "__iter__"):
+        raise ValueError(f"columns={columns!r}: give a list of names, such as ['step']")
+    names = tuple(columns)
+    for name in names:
+        if name not in every:
+            raise ValueError(
+                f"no column {name!r} in {table!r}; it has {', '.join(every)}"
+            )
+    return names
+
+
+def engine_wanted(engine: object) -> None:
+    """Raise `ValueError` when rows cannot be those of `engine`."""
+    if engine is not None and not isinstance(engine, str):
+        raise ValueError(f"engine={engine!r}: give the name of an engine, or None")
+
+
+def seconds(moment: Moment) -> float | None:
+    """`moment` in seconds of the wall clock; a date or text without a zone is of UTC.
+
+    A datetime must have its zone: Python's are of the place they were made at. Texts are
+    those that pandas compares times with.
+    """
+    if moment is None:
+        return None
+    problem = (
+        "give seconds, a datetime with a time zone, or a text like '2026-12-01 14:00'"
+    )
+    if isinstance(moment, datetime) and moment.tzinfo is None:
+        problem = "it has no time zone; give it one, such as UTC"
+    elif isinstance(moment, str | date | np.datetime64):
+        import pandas as pd
+
+        try:
+            found = float(pd.to_datetime(moment, utc=True).timestamp())
+        except (ValueError, OverflowError) as error:
+            raise ValueError(f"since_t={moment!r}: {error}; {problem}") from None
+        if math.isfinite(found):
+            return found
+    elif not isinstance(moment, bool) and isinstance(moment, float | int | np.number):
+        found = float(moment)
+        if not math.isnan(found):
+            return found
+    raise ValueError(f"since_t={moment!r}: {problem}")
