@@ -47,6 +47,7 @@ class Feed:
         store: FrameStore,
         *,
         engine: str = "lab",
+        rank: int = 0,
         start: float = 1_700_000_000.0,
         rate: float = 50.0,
         capacity: int = 2048,
@@ -54,7 +55,7 @@ class Feed:
         seed: int = 0,
     ) -> None:
         self.store = store
-        self.engine = engine
+        self.engine, self.rank = engine, rank
         self.t = start
         self.rate = rate
         self.capacity = capacity
@@ -76,12 +77,12 @@ class Feed:
             for table, record in self._one():
                 tables[table].append(record)
         for table, records in tables.items():
-            self.store.append(table, records, self.engine)
+            self.store.append(table, records, self.engine, self.rank)
 
     def event(self, kind: EventKind, text: str) -> None:
         """Append an event at the present step."""
         self.store.append(
-            "events", [Events(self.t, self.step, kind, text)], self.engine
+            "events", [Events(self.t, self.step, kind, text)], self.engine, self.rank
         )
 
     def _one(self) -> Iterator[tuple[str, object]]:

@@ -178,7 +178,7 @@ class Controls:
         came = self._steering.poll()
         facts = {name: snapshot.facts.get(name) for name in _SHOWN}
         facts["capacity"] = self._capacity_in_force(snapshot)
-        state = (snapshot.engine, snapshot.link.state, snapshot.commands)
+        state = (snapshot.name, snapshot.link.state, snapshot.commands)
         changed = {
             name: value
             for name, value in facts.items()
@@ -203,7 +203,7 @@ class Controls:
         takes steps and may not announce.
         """
         level = snapshot.level("steps", "capacity") if snapshot.link.fresh else None
-        said = (snapshot.engine, snapshot.facts.get("capacity"), level)
+        said = (snapshot.name, snapshot.facts.get("capacity"), level)
         for now, before in zip(said[1:], self._said[1:], strict=True):
             if now is not None and (now != before or said[0] != self._said[0]):
                 self._capacity = int(now)

@@ -11,16 +11,16 @@ imported.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .keeper import Keeper
 from .snapshot import Link, Reader, Snapshot, State, Window
+from .subjects import InFrames, Subject, named
 
 if TYPE_CHECKING:
     from auxconn.collector import Collector
@@ -49,25 +49,16 @@ MOST_READERS = 16
 _RANKING: dict[str, int] = {"live": 0, "starting": 1, "stale": 2, "gone": 3}
 
 
-_SETTINGS = (
-    "num_blocks",
-    "block_size",
-    "hash_block_size",
-    "kv_tier_blocks",
-    "capacity",
-    "connector",
-)
-"""Facts that are settings of `LabConfig`."""
-
-
 class Engines(Protocol):
     """Whoever knows the engines: a `Collector`, or a lab of this process."""
 
     def sources(self) -> list[Any]:
         """Every engine as it is now, as `auxconn.collector.Source`."""
 
-    def command(self, engine: str, name: str, /, **args: Any) -> Future[Ack]:
-        """Ask an engine to do something."""
+    def command(
+        self, engine: str, name: str, /, *, rank: int | None = None, **args: Any
+    ) -> Future[Ack]:
+        """Ask one rank of an engine to do something."""
 
 
 class Hub:
@@ -95,18 +86,15 @@ class Hub:
     ) -> None:
         self.store = store
         self.engines = engines
-        self.lab = lab
-        """The lab's process; its engine is called `LAB`."""
+        self.keeper = None if lab is None else Keeper(lab)
+        """Keeps the lab's process; its engine is called `LAB`."""
         self.address = address
         self.epoch = 0
         """Raised when the rows were cleared: what was read before is of the past."""
         self._lock = threading.RLock()
         self._readers: dict[str, Reader] = {}
         self._last_step: dict[str, tuple[int, float]] = {}
-        self._lab_since = time.monotonic()
-        self._lab_problem = ""
-        self._restarting: threading.Thread | None = None
-        self._workload: dict[str, Any] = {}
+        self._in_frames = InFrames(store)
         self._closers: list[Any] = []
 
     # Ways to make one
@@ -147,7 +135,7 @@ class Hub:
         except BaseException:
             hub.close()
             raise
-        hub.lab = lab
+        hub.keeper = Keeper(lab)
         hub._closers.insert(0, lab.stop)
         return hub
 
@@ -182,34 +170,20 @@ class Hub:
 
     # Engines
 
+    @property
+    def lab(self) -> LabProcess | None:
+        """The lab's process, when this server runs one."""
+        return None if self.keeper is None else self.keeper.lab
+
     def names(self) -> list[str]:
-        """Engines that can be looked at, those of the collector first, then of the frames."""
-        found = dict.fromkeys(source.engine for source in self._sources())
-        if self.lab is not None:
-            found.setdefault(LAB)
-        return list(found)
+        """Names of what can be looked at: engines, and ranks of those that have several."""
+        return list(self._subjects(self._sources()))
 
-    def source(self, engine: str | None) -> Any:
-        """The source that speaks for an engine, or None: the liveliest, lowest rank."""
-        found = [
-            source
-            for source in self._sources()
-            if engine is None or source.engine == engine
-        ]
-        if not found:
-            return None
-        return min(
-            found,
-            key=lambda one: (
-                _RANKING.get(one.state, 9),
-                # Commands go to the scheduler's side; a worker obeys none.
-                one.role == "worker",
-                one.rank,
-                -one.last_seen,
-            ),
-        )
+    def source(self, name: str | None) -> Any:
+        """The source that speaks for a name, or None."""
+        return self._find(name)[2]
 
-    def command(self, engine: str, name: str, /, **args: Any) -> Future[Ack]:
+    def command(self, name: str, command: str, /, **args: Any) -> Future[Ack]:
         """Ask an engine to do something; the future brings its answer, or an error."""
         if self.engines is None:
             failed: Future[Ack] = Future()
@@ -217,95 +191,108 @@ class Hub:
                 RuntimeError("these are frames without an engine: nobody can obey")
             )
             return failed
-        answer = self.engines.command(engine, name, **args)
-        if name == "workload":
-            answer.add_done_callback(lambda done: self._note_workload(done, args))
+        _, subject, _ = self._find(name)
+        answer = self.engines.command(
+            subject.engine or name, command, rank=subject.rank, **args
+        )
+        keeper = self.keeper
+        if command == "workload" and keeper is not None and subject.engine == LAB:
+            answer.add_done_callback(lambda done: keeper.note_workload(done, args))
         return answer
-
-    def _note_workload(self, answer: Future[Ack], args: dict[str, Any]) -> None:
-        """Remember what the lab was given, for its next start."""
-        if not answer.cancelled() and answer.exception() is None and answer.result().ok:
-            self._workload = dict(args)
 
     def restart_lab(self) -> None:
         """Stop the lab if it runs, and start it anew, without making anybody wait."""
-        if self.lab is None or self.restarting:
-            return
-        self._restarting = threading.Thread(
-            target=self._restart, name="auxconn-lab-restart", daemon=True
-        )
-        self._restarting.start()
+        if self.keeper is not None:
+            self.keeper.restart(lambda: self.source(LAB))
 
     @property
     def restarting(self) -> bool:
         """True while a restart has been asked for and the new process is not there yet."""
-        return self._restarting is not None and self._restarting.is_alive()
+        return self.keeper is not None and self.keeper.restarting
 
-    def _restart(self) -> None:
-        assert self.lab is not None
-        try:
-            self.lab.restart(*self._settings())
-            self._lab_problem = ""
-        except Exception as problem:  # noqa: BLE001 - shown to the user, in the header
-            self._lab_problem = f"{type(problem).__name__}: {problem}"
-        self._lab_since = time.monotonic()
+    def _subjects(self, sources: list[Any]) -> dict[str, Subject]:
+        found = [Subject(source.engine, source.rank) for source in sources]
+        if self.engines is None:
+            found += self._in_frames.subjects()
+        if self.lab is not None and all(one.engine != LAB for one in found):
+            found.append(Subject(LAB, 0))
+        return named(found)
 
-    def _settings(self) -> tuple[Any, Any]:
-        """What the lab was last set to, so that a restart brings back what one looked at."""
-        from auxconn.lab.workload_specs import WorkloadSpec
+    def _find(self, name: str | None) -> tuple[str, Subject, Any]:
+        """What a name means now: its full name, the subject, and the source of it.
 
-        assert self.lab is not None
-        source = self.source(LAB)
-        facts = {} if source is None else source.facts
-        known = {name: facts[name] for name in _SETTINGS if facts.get(name) is not None}
-        if known.get("hash_block_size") == known.get("block_size"):
-            known["hash_block_size"] = None
-        try:
-            workload = (
-                WorkloadSpec.from_dict(self._workload) if self._workload else None
-            )
-            return self.lab.config.replace(**known), workload
-        except ValueError:
-            return None, None
+        No name means the liveliest engine, and the name of an engine with several ranks its
+        liveliest rank; of equals the lowest.
+        """
+        sources = self._sources()
+        subjects = self._subjects(sources)
+        exact = subjects.get(name or "")
+        mine = [
+            source
+            for source in sources
+            if exact == (source.engine, source.rank)
+            or (exact is None and name in (None, "", source.engine))
+        ]
+        speaker = min(
+            mine,
+            key=lambda one: (
+                _RANKING.get(one.state, 9),
+                # Commands go to the scheduler's side; a worker obeys none.
+                one.role == "worker",
+                one.rank,
+                -one.last_seen,
+            ),
+            default=None,
+        )
+        if speaker is not None:
+            exact = Subject(speaker.engine, speaker.rank)
+        for known, subject in subjects.items():
+            if exact == subject or (
+                exact is None and name in (None, "", subject.engine)
+            ):
+                return known, subject, speaker
+        return name or "", Subject(name or None), None
 
     # Reading
 
-    def snapshot(self, engine: str | None, window: Window) -> Snapshot:
+    def snapshot(self, name: str | None, window: Window) -> Snapshot:
         """Take in what is new and return one moment of an engine.
 
         Parameters
         ----------
-        engine
-            None for the first there is.
+        name
+            One of `names`, or of an engine; None for the first there is.
         """
-        source = self.source(engine)
-        name = engine or (source.engine if source is not None else None)
-        if name is None and self.lab is not None:
-            name = LAB
+        known, subject, source = self._find(name)
         with self._lock:
-            reader = self._readers.get(name or "")
+            reader = self._readers.get(known)
             if reader is None:
-                reader = self._readers[name or ""] = Reader(self.store, name)
-                self._forget(name or "")
+                reader = self._readers[known] = Reader(self.store, *subject, known)
+                self._forget(known)
             reader.advance()
-            link = self._link(name, source, reader)
+            link = self._link(known, subject, source, reader)
             facts = self._facts(source)
             commands = frozenset(() if source is None else source.commands)
             return reader.snapshot(window, link, facts, commands, self.epoch)
 
-    def advance(self, engine: str) -> None:
+    def advance(self, name: str) -> None:
         """Read on without looking, as for a paused view."""
         with self._lock:
-            reader = self._readers.get(engine)
+            reader = self._readers.get(name)
             if reader is not None:
                 reader.advance()
 
-    def link(self, engine: str | None) -> Link:
-        """How it stands with an engine, without reading its rows."""
-        source = self.source(engine)
+    def behind(self, snapshot: Snapshot) -> int:
+        """Steps that were read since a snapshot was taken."""
         with self._lock:
-            name = engine or (source.engine if source is not None else "")
-            return self._link(name, source, self._readers.get(name))
+            reader = self._readers.get(snapshot.name)
+            return 0 if reader is None else reader.behind(snapshot)
+
+    def link(self, name: str | None) -> Link:
+        """How it stands with an engine, without reading its rows."""
+        known, subject, source = self._find(name)
+        with self._lock:
+            return self._link(known, subject, source, self._readers.get(known))
 
     def clear(self) -> None:
         """Forget all rows that were read so far, for all who look."""
@@ -327,16 +314,7 @@ class Hub:
         """Facts of a source; those that a lab was started with until it speaks."""
         if source is not None and source.facts:
             return dict(source.facts)
-        if self.lab is None:
-            return {}
-        config = self.lab.config
-        facts = {name: getattr(config, name) for name in _SETTINGS}
-        return {
-            **facts,
-            "hash_block_size": config.hash_size,
-            "capacity": config.capacity or config.default_capacity,
-            "bytes_per_block": config.bytes_per_block,
-        }
+        return {} if self.keeper is None else self.keeper.facts()
 
     def _forget(self, present: str) -> None:
         """Names come and go: keep the readers of those looked at last."""
@@ -348,27 +326,18 @@ class Hub:
     def _sources(self) -> list[Any]:
         return [] if self.engines is None else list(self.engines.sources())
 
-    def _link(self, name: str | None, source: Any, reader: Reader | None) -> Link:
-        lab = self.lab
-        ours = lab is not None and name in (None, "", LAB)
-        if lab is not None and ours:
-            if self.restarting:
-                return Link("starting", stage="spawn", stage_text="restarting the lab")
-            if self._lab_problem:
-                return Link(
-                    "stopped", text=f"could not be started: {self._lab_problem}"
-                )
-            heard = source is not None and source.last_seen >= self._lab_since
-            if not lab.alive:
-                age = 0.0 if source is None else source.age_s
-                return Link("stale", text=_ending(lab.returncode), age=age)
-            if not heard:
-                return Link("starting", stage="spawn", stage_text="starting a process")
+    def _link(
+        self, name: str, subject: Subject, source: Any, reader: Reader | None
+    ) -> Link:
+        if self.keeper is not None and subject.engine == LAB:
+            link = self.keeper.link(source)
+            if link is not None:
+                return link
         if source is None:
             no_engine = self.engines is None
             return Link("still", "frames without an engine") if no_engine else Link()
         if source.state == "live":
-            return Link(self._liveliness(name or "", source, reader), age=source.age_s)
+            return Link(self._liveliness(name, source, reader), age=source.age_s)
         progress = source.progress
         return Link(
             source.state,
@@ -390,15 +359,3 @@ class Hub:
             self._last_step[name] = (step, now)
             return "live"
         return "idle" if now - seen[1] > IDLE_SECONDS else "live"
-
-
-def _ending(returncode: int | None) -> str:
-    """How a process ended, in words."""
-    if returncode is None:
-        return "its process is not running"
-    if returncode < 0:
-        name = f"signal {-returncode}"
-        with contextlib.suppress(ValueError):
-            name = signal.Signals(-returncode).name
-        return f"its process was ended by {name}"
-    return f"its process ended with exit code {returncode}"

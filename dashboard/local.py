@@ -56,7 +56,9 @@ class LocalLab:
             )
         ]
 
-    def command(self, engine: str, name: str, /, **args: Any) -> Future[Ack]:
+    def command(
+        self, engine: str, name: str, /, *, rank: int | None = None, **args: Any
+    ) -> Future[Ack]:
         """Carry out a command between two steps of the lab."""
         self._number += 1
         return self._hands.submit(self._obey, self._number, name, args)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import words
+from .subjects import columns_of
 
 if TYPE_CHECKING:
     from auxconn.frames import FrameStore
@@ -46,16 +47,20 @@ COLUMNS = (
     "attempts",
 )
 
+_READ = ("rank", *COLUMNS)
+
 REFUSED = "refused"
 """Choice beside the reasons: every look-up with a refused offer."""
 
 
 class LookupLog:
-    """Newest look-ups of one engine that match a filter."""
+    """Newest look-ups of one rank of an engine that match a filter."""
 
-    def __init__(self, store: FrameStore, engine: str | None) -> None:
+    def __init__(
+        self, store: FrameStore, engine: str | None, rank: int | None = None
+    ) -> None:
         self._store = store
-        self._engine = engine
+        self._engine, self._rank = engine, rank
         self._text, self._reason = "", ""
         self._version = 0
         self._found: collections.deque[dict[str, Any]] = collections.deque(maxlen=KEEP)
@@ -83,13 +88,13 @@ class LookupLog:
         if self._store.version("lookups") == self._version:
             return False
         delta = self._store.since(
-            "lookups", self._version, columns=COLUMNS, engine=self._engine, limit=SEARCH
+            "lookups", self._version, columns=_READ, engine=self._engine, limit=SEARCH
         )
         self._version = delta.version
         if delta.cleared:
             self._found.clear()
             self.page = 0
-        return self._take(delta.columns)
+        return self._take(columns_of(delta, self._rank))
 
     def rows(self) -> list[dict[str, Any]]:
         """The look-ups of the present page, newest first."""
@@ -107,11 +112,9 @@ class LookupLog:
     def _restart(self) -> None:
         self._found.clear()
         self.total, self.page, self._anchor = 0, 0, 0
-        delta = self._store.tail(
-            "lookups", SEARCH, columns=COLUMNS, engine=self._engine
-        )
+        delta = self._store.tail("lookups", SEARCH, columns=_READ, engine=self._engine)
         self._version = delta.version
-        self._take(delta.columns)
+        self._take(columns_of(delta, self._rank))
 
     def _take(self, columns: dict[str, Any]) -> bool:
         count = len(columns["t"])

@@ -211,7 +211,7 @@ class Dashboard(pn.viewable.Viewer):
             self.draw()
         else:
             # The state of the engine and answers to commands never wait for a drawing.
-            name = self.snapshot.engine if self.snapshot is not None else ""
+            name = self.snapshot.name if self.snapshot is not None else ""
             if due:
                 # Nobody looks, but what is read now cannot be overwritten unread.
                 self.hub.advance(name)
@@ -230,7 +230,7 @@ class Dashboard(pn.viewable.Viewer):
             self.engine or None, Window(float(self.window), self._pinned)
         )
         before, self.snapshot = self.snapshot, snapshot
-        if before is not None and before.engine != snapshot.engine:
+        if before is not None and before.name != snapshot.name:
             self.steering.forget()
         self._head(snapshot, snapshot.link)
         self.axis.update(snapshot)
@@ -259,9 +259,9 @@ class Dashboard(pn.viewable.Viewer):
 
     def _status(self, snapshot: Snapshot) -> Snapshot:
         """The kept snapshot with the engine's present facts, for the controls."""
-        source = self.hub.source(snapshot.engine)
+        source = self.hub.source(snapshot.name)
         facts_now = snapshot.facts if source is None else source.facts
-        link = self.hub.link(snapshot.engine)
+        link = self.hub.link(snapshot.name)
         return dataclasses.replace(snapshot, facts=facts_now, link=link)
 
     # What a user does
@@ -308,7 +308,7 @@ class Dashboard(pn.viewable.Viewer):
         self._pinned = None
         if self.snapshot is None:
             return
-        if self.paused and self.engine in ("", self.snapshot.engine):
+        if self.paused and self.engine in ("", self.snapshot.name):
             self._frozen_zoom()
         else:
             self.draw()
@@ -343,8 +343,8 @@ class Dashboard(pn.viewable.Viewer):
             self._head(self.snapshot, self.snapshot.link)
 
     def _send(self, command: str, **args: Any) -> Any:
-        engine = self.snapshot.engine if self.snapshot is not None else self.engine
-        return self.hub.command(engine, command, **args)
+        name = self.snapshot.name if self.snapshot is not None else self.engine
+        return self.hub.command(name, command, **args)
 
     def _restyle(self, *_: Any) -> None:
         theme = THEMES[self.theme]
@@ -362,7 +362,7 @@ class Dashboard(pn.viewable.Viewer):
     def _head(self, snapshot: Snapshot, link: Any) -> None:
         word, more = state_words(link)
         if self.paused:
-            behind = self.hub.store.version("steps") - snapshot.versions.get("steps", 0)
+            behind = self.hub.behind(snapshot)
             more = (
                 f"view paused {words.clock(self._paused_at)}, "
                 f"{words.plural(max(behind, 0), 'step')} behind"
@@ -376,7 +376,7 @@ class Dashboard(pn.viewable.Viewer):
             more=more,
             facts=facts(snapshot),
             engines=names,
-            engine=snapshot.engine,
+            engine=snapshot.name,
             window=self.window,
             theme=self.theme,
             zoomed=None if self._pinned is None else list(self._pinned),

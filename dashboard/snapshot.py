@@ -16,13 +16,15 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import numpy as np
 
 from .derive import PLANS
 from .rollup import ROWS, Buckets, Rollup
+from .subjects import columns_of
 
 if TYPE_CHECKING:
-    from auxconn.frames import FrameStore
+    from auxconn.frames import Delta, FrameStore
     from auxconn.wire import Fact
 
 WINDOWS = (30, 60, 300, 900, 3600)
@@ -123,7 +125,7 @@ class Snapshot:
     latest: Mapping[str, Mapping[str, Any]]
     """Newest row of `steps` and `store`; empty until there is one."""
     totals: Mapping[str, float]
-    """Block events by kind since the reading began."""
+    """Block events by kind, and steps, since the reading began."""
     events: tuple[Event, ...]
     """Newest last."""
     versions: Mapping[str, int]
@@ -131,6 +133,9 @@ class Snapshot:
     """Rows overwritten before they were read, by table."""
     epoch: int = 0
     """Another number after the rows were cleared."""
+    rank: int | None = None
+    name: str = ""
+    """What the hub calls it: the engine, and its rank when it has several."""
     _visible: dict[str, Buckets] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -180,7 +185,7 @@ class Snapshot:
     def moved(self, names: tuple[str, ...]) -> tuple[Any, ...]:
         """A key that differs when anything in these tables, or the stretch, has moved."""
         return (
-            self.engine,
+            self.name,
             self.epoch,
             self.window,
             tuple(self.versions.get(name, 0) for name in names),
@@ -190,14 +195,21 @@ class Snapshot:
 
 
 class Reader:
-    """Reads one engine's rows out of a store, each once, for all browsers.
+    """Reads one rank's rows out of a store, each once, for all browsers.
 
     Not thread-safe: the hub locks.
     """
 
-    def __init__(self, store: FrameStore, engine: str | None) -> None:
+    def __init__(
+        self,
+        store: FrameStore,
+        engine: str | None,
+        rank: int | None = None,
+        name: str = "",
+    ) -> None:
         self._store = store
-        self._engine = engine
+        self._engine, self._rank = engine, rank
+        self._name = name or engine or ""
         self._rollups: dict[tuple[str, float, int | None], Rollup] = {}
         self._used: dict[tuple[float, int | None], float] = {}
         self._latest: dict[str, dict[str, Any]] = {}
@@ -211,6 +223,10 @@ class Reader:
         """Seconds by which the engine's clock is behind ours, when it clearly is."""
         self.steps = 0
         """Rows of `steps` and `rows` read: it stands still when the engine does."""
+
+    def behind(self, snapshot: Snapshot) -> int:
+        """Steps that were read since a snapshot."""
+        return int(self._totals["steps"] - snapshot.totals.get("steps", 0))
 
     def advance(self) -> None:
         """Take in what has come since the last call."""
@@ -256,6 +272,8 @@ class Reader:
             versions=dict(self._seen),
             lost=dict(self._lost),
             epoch=epoch,
+            rank=self._rank,
+            name=self._name,
         )
 
     def end(self, link: Link) -> float:
@@ -279,7 +297,7 @@ class Reader:
         names: tuple[str, ...] = ("t", "event") if table == "blocks" else ("t",)
         if table in ("steps", "store"):
             names = ("t", *PLANS[table].read, *PLANS[table].also)
-        delta = self._store.since(table, seen, columns=names, engine=self._engine)
+        delta = self._since(table, seen, names)
         self._seen[table] = delta.version
         self._lost[table] += delta.lost if seen else 0
         if delta.cleared:
@@ -289,6 +307,8 @@ class Reader:
             return
         if table in ("steps", "rows"):
             self.steps += len(t)
+        if table == "steps":
+            self._totals["steps"] += len(t)
         if table == "blocks":
             kinds, counts = np.unique(
                 delta.columns["event"].astype(str), return_counts=True
@@ -306,7 +326,7 @@ class Reader:
         seen = self._seen.get("events", 0)
         if self._store.version("events") == seen:
             return
-        delta = self._store.since("events", seen, engine=self._engine)
+        delta = self._since("events", seen, ("t", "step", "kind", "text"))
         self._seen["events"] = delta.version
         if delta.cleared:
             self._events.clear()
@@ -334,9 +354,7 @@ class Reader:
         if self._store.version(table) == rollup.version:
             return
         plan = PLANS[table]
-        delta = self._store.since(
-            table, rollup.version, columns=("t", *plan.read), engine=self._engine
-        )
+        delta = self._since(table, rollup.version, ("t", *plan.read))
         rollup.version = delta.version
         if delta.cleared:
             rollup.clear()
@@ -345,11 +363,18 @@ class Reader:
             columns.update(plan.derive(columns))
             rollup.fold(columns["t"], columns)
 
+    def _since(self, table: str, version: int, names: tuple[str, ...]) -> Delta:
+        """The rows of this engine and rank after `version`."""
+        delta = self._store.since(
+            table, version, columns=("rank", *names), engine=self._engine
+        )
+        return msgspec.structs.replace(delta, columns=columns_of(delta, self._rank))
+
     def _clear(self, table: str) -> None:
         """What was read of a table was cleared: it is of the past."""
         self._latest.pop(table, None)
         if table == "blocks":
-            self._totals.clear()
+            self._totals = collections.Counter({"steps": self._totals["steps"]})
 
     def _forget(self) -> None:
         """Drop the rollups of windows that nobody looks at any more."""

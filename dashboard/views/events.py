@@ -51,7 +51,7 @@ class EventsView:
     def update(self, snapshot: Snapshot) -> bool:
         """Show the newest events; False when none has come."""
         seen = (
-            snapshot.engine,
+            snapshot.name,
             snapshot.epoch,
             snapshot.versions.get("events"),
             len(snapshot.events),

@@ -66,9 +66,9 @@ class LookupsView:
 
     def update(self, snapshot: Snapshot) -> bool:
         """Show the newest rows; False when there are none since the last update."""
-        if self.log is None or (snapshot.engine, snapshot.epoch) != self._of:
-            self._of = (snapshot.engine, snapshot.epoch)
-            self.log = LookupLog(self._store, snapshot.engine or None)
+        if self.log is None or (snapshot.name, snapshot.epoch) != self._of:
+            self._of = (snapshot.name, snapshot.epoch)
+            self.log = LookupLog(self._store, snapshot.engine or None, snapshot.rank)
             self.log.choose(self._text, self._reason)
             return self._show()
         if not self.log.advance():

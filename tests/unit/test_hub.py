@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import Future
 
+import numpy as np
 import pytest
 
 from auxconn.frames import FrameStore
@@ -41,8 +42,8 @@ class Engines:
     def sources(self):
         return self.now
 
-    def command(self, engine, name, /, **args):
-        self.asked.append((engine, name, args))
+    def command(self, engine, name, /, *, rank=None, **args):
+        self.asked.append((engine, rank, name, args))
         answer = Future()
         answer.set_result(Ack(1, True, "done", 0.0))
         return answer
@@ -176,14 +177,75 @@ def test_the_liveliest_source_of_the_lowest_rank_speaks_for_an_engine():
     assert hub.source(LAB).rank == 1
     assert hub.source("other").engine == "other"
     assert hub.source("nobody") is None
-    assert hub.names() == [LAB, "other"]
+    assert hub.names() == [f"{LAB} · rank {rank}" for rank in range(3)] + ["other"]
+
+
+def cluster():
+    """Two ranks of one engine with numbers of their own, and an engine beside them."""
+    store = FrameStore(10_000)
+    feeds = [
+        Feed(store, start=time.time() - 10, capacity=capacity, rank=rank)
+        for rank, capacity in enumerate((1000, 3000))
+    ]
+    for _ in range(100):
+        for feed in feeds:
+            feed.run(1)
+    return store
+
+
+@pytest.mark.parametrize("engines", [Engines(Source(), Source(rank=1)), None])
+def test_ranks_of_one_engine_are_sources_of_their_own(engines):
+    store = cluster()
+    hub = Hub(store, engines)
+    names = [f"{LAB} · rank 0", f"{LAB} · rank 1"]
+    assert hub.names() == names
+    first, second = (hub.snapshot(name, Window(60)) for name in names)
+    assert (first.rank, second.rank) == (0, 1)
+    frame = store.steps()
+    for one, capacity in ((first, 1000), (second, 3000)):
+        rows = frame[frame["rank"] == one.rank]
+        assert one.level("steps", "capacity") == capacity
+        assert one.level("steps", "retained") == rows.retained.iloc[-1]
+        assert one.tables["steps"].rows.sum() == len(rows) == 100
+        assert np.nanmax(one.tables["steps"].high["capacity"]) == capacity
+        lookups = store.lookups()
+        asked = lookups[lookups["rank"] == one.rank].query_tokens.sum()
+        assert one.total("lookups", "query_tokens") == asked
+    # The engine's name alone, and none, are its first rank: never all of them in one.
+    for name in (LAB, None):
+        assert hub.snapshot(name, Window(60)).name == names[0]
+
+
+def test_the_lowest_rank_that_lives_speaks_when_none_is_asked_for():
+    hub = Hub(cluster(), Engines(Source(state="gone"), Source(rank=1)))
+    assert hub.snapshot(None, Window(60)).rank == 1
+    assert hub.snapshot(f"{LAB} · rank 0", Window(60)).link.state == "gone"
+
+
+def test_a_command_goes_to_the_rank_that_is_looked_at():
+    engines = Engines(Source(), Source(rank=1))
+    hub = Hub(FrameStore(10), engines)
+    hub.command(f"{LAB} · rank 1", "set_capacity", blocks=9)
+    assert engines.asked == [(LAB, 1, "set_capacity", {"blocks": 9})]
+
+
+def test_engines_in_frames_are_not_read_as_one():
+    store = FrameStore(1000)
+    for engine, steps in (("a", 30), ("b", 50)):
+        Feed(store, engine=engine, start=time.time() - 10).run(steps)
+    hub = Hub(store)
+    assert hub.names() == ["a", "b"]
+    assert hub.snapshot(None, Window(60)).tables["steps"].rows.sum() == 30
+    assert hub.snapshot("b", Window(60)).tables["steps"].rows.sum() == 50
+    store.clear()
+    assert hub.names() == []
 
 
 def test_commands_go_to_the_engine_and_a_workload_may_be_called_by_name():
     engines = Engines(Source())
     hub = Hub(FrameStore(10), engines)
     assert hub.command(LAB, "workload", name="scan").result().ok
-    assert engines.asked == [(LAB, "workload", {"name": "scan"})]
+    assert engines.asked == [(LAB, 0, "workload", {"name": "scan"})]
     answer = Hub(FrameStore(10)).command(LAB, "pause")
     with pytest.raises(RuntimeError, match="nobody can obey"):
         answer.result(timeout=1)
@@ -229,7 +291,8 @@ def test_closing_closes_in_order_and_once():
 
 
 PURE = (
-    "derive", "hub", "local", "lookups", "rollup", "server", "snapshot", "steering", "words",
+    "derive", "hub", "keeper", "local", "lookups", "rollup", "server", "snapshot", "steering",
+    "subjects", "words",
 )  # fmt: skip
 
 
