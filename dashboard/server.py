@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ KEEP_SESSION_MS = 60_000
 """A session is kept so long after its browser went away, so that it can reconnect."""
 
 
+TELL_SECONDS = 60.0
+"""Lost messages of closed browsers are told at most so often."""
+
+
 class PortTakenError(OSError):
     """Somebody else listens on the port."""
 
@@ -35,7 +40,6 @@ def serve(
     address: str = LOOPBACK,
     origins: tuple[str, ...] = (),
     start: bool = True,
-    threaded: bool = False,
 ) -> Any:
     """Serve the page of `hub`; blocks until the server is stopped, unless told otherwise.
 
@@ -49,8 +53,8 @@ def serve(
         Address to bind to.
     origins
         Further host:port pairs that browsers may come from, behind a proxy for instance.
-    start, threaded
-        As for `panel.serve`; with `start=False` the server is returned, not started.
+    start
+        False returns the server without starting it.
 
     Raises
     ------
@@ -69,22 +73,29 @@ def serve(
     # `page` finds it there, as it finds that of `panel serve`.
     pn.state.cache.pop((HUB_KEY,), None)
     pn.state.as_cached(HUB_KEY, lambda: hub)
-    return pn.serve(
+    server = pn.serve(
         {"/": page},
         port=port,
         address=address,
         websocket_origin=_origins(address, port, origins),
         show=show,
-        start=start,
-        threaded=threaded,
+        start=False,
         title="auxconn",
         liveness=True,
         admin=False,
         unused_session_lifetime_milliseconds=UNUSED_SESSION_MS,
         check_unused_sessions_milliseconds=5_000,
         keep_alive_milliseconds=10_000,
-        verbose=not show,
+        verbose=False,
     )
+    if start:
+        server.start()
+        host = "localhost" if address in ("0.0.0.0", "::") else address  # noqa: S104
+        told = f"auxconn is at http://{host}:{port}/  (Ctrl-C ends it)"
+        # Told by the loop itself: who reads it finds the page there.
+        server.io_loop.add_callback(print, told, flush=True)
+        server.io_loop.start()
+    return server
 
 
 def check_port(address: str, port: int) -> None:
@@ -103,11 +114,35 @@ def check_port(address: str, port: int) -> None:
             ) from problem
 
 
+class _Closed(logging.Filter):
+    """Says once in a while, and not for each message, that a browser did not get some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost = 0
+        self._told = float("-inf")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let one line in `TELL_SECONDS` pass, with the number of messages."""
+        if "connection was closed" not in record.getMessage():
+            return True
+        self.lost += 1
+        now = time.monotonic()
+        if now - self._told < TELL_SECONDS:
+            return False
+        self._told = now
+        record.msg = (
+            "a browser was closed while it was sent something (%d messages lost so far)"
+        )
+        record.args = (self.lost,)
+        return True
+
+
 def _quieten() -> None:
     """A browser that is closed while it is being sent something is nobody's error.
 
-    Tornado leaves a task behind then whose exception nobody fetches, and asyncio prints a
-    traceback of it.
+    Panel writes a line for each part of each message that was under way then. Tornado leaves
+    a task behind whose exception nobody fetches, and asyncio prints a traceback of it.
     """
     from tornado.websocket import WebSocketClosedError
 
@@ -116,6 +151,8 @@ def _quieten() -> None:
         return not isinstance(problem, WebSocketClosedError)
 
     logging.getLogger("asyncio").addFilter(worth_telling)
+    for name in ("panel.io.document", "bokeh.server.views.ws"):
+        logging.getLogger(name).addFilter(_Closed())
 
 
 def _free_port(address: str) -> int:

@@ -72,6 +72,9 @@ TICK_SECONDS = 0.2
 UNSEEN_SECONDS = 5.0
 """A page in a hidden tab is not drawn, and reads on this seldom."""
 
+MOST_UNHEARD = 15
+"""Ticks that a browser may be behind before it is sent no more until it has caught up."""
+
 MOST_FAILURES = 10
 """Ticks that fail one after the other before the page stops trying."""
 
@@ -127,6 +130,8 @@ class Dashboard(pn.viewable.Viewer):
         self._pinned: tuple[float, float] | None = None
         self._paused_at = 0.0
         self._callback: Any = None
+        self._document: Any = None
+        self._away = False
         _open.add(self)
         theme = THEMES[self.theme]
         self.axis = TimeAxis(self._pin)
@@ -159,6 +164,7 @@ class Dashboard(pn.viewable.Viewer):
     def start(self) -> None:
         """Begin to tick; for a notebook and for a page that has loaded."""
         if self._callback is None:
+            self._document = pn.state.curdoc
             self.tick()
             self._callback = pn.state.add_periodic_callback(
                 self.tick, period=int(1000 * TICK_SECONDS)
@@ -203,8 +209,31 @@ class Dashboard(pn.viewable.Viewer):
         elif self._shown:
             self.close()
 
+    def _listening(self) -> bool:
+        """True while there is a browser that takes in what it is sent.
+
+        A server keeps the session of a browser that has gone for a while, and one that
+        stands still (a laptop that sleeps) would be sent all it missed: both would be drawn
+        for, and the second would pile up in memory.
+        """
+        context = getattr(self._document, "session_context", None)
+        session = getattr(context, "session", None)
+        if session is None:
+            return True
+        gone = session.connection_count == 0
+        if self._away and not gone:
+            self.bar.heard = self.bar.sent
+            self._drawn = 0.0
+        self._away = gone
+        return not gone and self.bar.sent - self.bar.heard < MOST_UNHEARD
+
     def _tick(self) -> None:
         self.ticks += 1
+        if not self._listening():
+            if time.monotonic() - self._drawn >= UNSEEN_SECONDS:
+                self.hub.advance(self.snapshot.name if self.snapshot else "")
+                self._drawn = time.monotonic()
+            return
         pace = self.refresh if self.seen else UNSEEN_SECONDS
         due = time.monotonic() - self._drawn >= pace - TICK_SECONDS / 2
         if due and self.seen and not self.paused:
@@ -291,7 +320,9 @@ class Dashboard(pn.viewable.Viewer):
     def _from_bar(self, said: dict[str, Any]) -> None:
         """The header says what was chosen; only what can be chosen is taken."""
         action, value = str(said.get("action", "")), said.get("value")
-        if action == "prefers" and value in THEMES:
+        if action == "heard" and isinstance(value, int):
+            self.bar.heard = min(value, self.bar.sent)
+        elif action == "prefers" and value in THEMES:
             self.theme = value
         elif action == "window" and value in WINDOWS:
             self.window = value

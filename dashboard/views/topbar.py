@@ -39,7 +39,8 @@ KEYS = (
 class TopBar(Component):
     """The bar in the browser.
 
-    `beat` changes with every tick: the bar notices when it stops. `fixed` has windows, keys,
+    `beat` changes with every tick: the bar notices when it stops, and answers some, so that
+    the server notices when the browser does not keep up. `fixed` has windows, keys,
     page (it has the page for itself: keys, theme) and chosen (the theme stood in the
     address). `state` has state, word, more, facts, engines, engine, window, zoomed, paused,
     theme and menu.
@@ -50,10 +51,14 @@ class TopBar(Component):
     _esm = script("topbar.js")
     _stylesheets: ClassVar[list[Any]] = [asset("topbar.css")]
 
+    heard = sent = 0
+    """Newest beat that the browser has answered, and that was sent."""
+
     def tick(self) -> None:
         """Let the browser know that somebody is there."""
+        self.sent += 1
         for model, _ in list(self._models.values()):
-            model.data.beat += 1
+            model.data.beat = self.sent
 
 
 def state_words(link: Link) -> tuple[str, str]:

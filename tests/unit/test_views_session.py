@@ -9,7 +9,14 @@ import pytest
 from auxconn.frames import FrameStore
 from auxconn_dashboard import session
 from auxconn_dashboard.hub import Hub
-from auxconn_dashboard.session import MOST_FAILURES, PLOTS, hub_of, live, open_sessions
+from auxconn_dashboard.session import (
+    MOST_FAILURES,
+    MOST_UNHEARD,
+    PLOTS,
+    hub_of,
+    live,
+    open_sessions,
+)
 from bench.feed import Feed
 
 
@@ -94,6 +101,44 @@ def test_a_view_whose_cell_is_gone_ticks_no_more(page):
     del dashboard._layout._models["cell"]
     dashboard._push()
     assert dashboard not in session._open
+
+
+class Document:
+    """A served page's document, as far as its browser's connection goes."""
+
+    def __init__(self):
+        self.session_context = self.session = self
+        self.connection_count = 1
+
+
+def test_a_browser_that_is_gone_is_not_drawn_for_and_finds_all_when_it_is_back(page):
+    dashboard = page.tick(100)
+    dashboard._document = document = Document()
+    document.connection_count = 0
+    drawn, sent = dashboard.draws, dashboard.bar.sent
+    page.tick(100)
+    assert (dashboard.draws, dashboard.bar.sent) == (drawn, sent)
+    page.tick(100)
+    document.connection_count = 1
+    dashboard.tick()
+    assert dashboard.draws == drawn + 1
+    assert shown_steps(dashboard) == 300
+
+
+def test_a_browser_that_stands_still_is_sent_no_more_until_it_has_caught_up(page):
+    dashboard = page.dashboard
+    dashboard._document = Document()
+    for _ in range(3 * MOST_UNHEARD):
+        page.tick(1)
+    assert dashboard.draws == dashboard.bar.sent == MOST_UNHEARD
+    # It answers every fifth beat, so the last answer may be some beats old.
+    dashboard.bar.on_message({"action": "heard", "value": MOST_UNHEARD // 5 * 5})
+    page.tick(1)
+    assert dashboard.draws == MOST_UNHEARD + 1
+    assert shown_steps(dashboard) == 3 * MOST_UNHEARD + 1
+    # One that answers is never held up, whatever it claims to have heard.
+    dashboard.bar.on_message({"action": "heard", "value": 10**9})
+    assert dashboard.bar.heard == dashboard.bar.sent
 
 
 def test_a_zoom_survives_ticks_and_ends_when_it_is_released(page):
