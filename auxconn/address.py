@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from auxconn.texts import shown
+
 _TCP = re.compile(
     r"tcp://(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^:/\s\[\]]+):(?P<port>[^:/\s]+)"
 )
@@ -63,15 +65,15 @@ def check_engine(engine: object, rank: object, role: object = "engine") -> None:
         )
     if not isinstance(engine, str) or not engine.strip() or not engine.isprintable():
         raise ValueError(
-            f"engine={engine!r}: a name of at most {ENGINE_LIMIT} printable characters is "
+            f"engine={shown(engine)}: a name of at most {ENGINE_LIMIT} printable characters is "
             "needed"
         )
     if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < 2**31:
         raise ValueError(
-            f"rank={rank!r}: a whole number from 0 to 2147483647 is needed"
+            f"rank={shown(rank)}: a whole number from 0 to 2147483647 is needed"
         )
     if role not in ROLES:
-        raise ValueError(f"role={role!r}: it is one of {', '.join(ROLES)}")
+        raise ValueError(f"role={shown(role)}: it is one of {', '.join(ROLES)}")
 
 
 def is_ipv6(address: str) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from auxconn.records import TABLES
+from auxconn.texts import shown
 
 DEFAULT_ROWS = 100_000
 """Rows of each table that are kept unless told otherwise."""
@@ -29,7 +30,7 @@ Moment = float | str | date | np.datetime64 | None
 def check_table(table: object) -> None:
     """Raise `ValueError` unless there is a table of this name."""
     if not isinstance(table, str) or table not in TABLES:
-        raise ValueError(f"no table {table!r}; the tables are {', '.join(TABLES)}")
+        raise ValueError(f"no table {shown(table)}; the tables are {', '.join(TABLES)}")
 
 
 def whole(what: str, value: Any) -> int:
@@ -39,7 +40,7 @@ def whole(what: str, value: Any) -> int:
             raise TypeError
         return operator.index(value)
     except TypeError:
-        raise ValueError(f"{what}: {value!r} is not a whole number") from None
+        raise ValueError(f"{what}: {shown(value)} is not a whole number") from None
 
 
 def rows_wanted(table: str, rows: Any) -> int:
@@ -71,7 +72,9 @@ def columns_wanted(
     if columns is None:
         return every
     if isinstance(columns, str) or not hasattr(columns, "__iter__"):
-        raise ValueError(f"columns={columns!r}: give a list of names, such as ['step']")
+        raise ValueError(
+            f"columns={shown(columns)}: give a list of names, such as ['step']"
+        )
     names = tuple(columns)
     for name in names:
         if name not in every:
@@ -84,7 +87,7 @@ def columns_wanted(
 def engine_wanted(engine: object) -> None:
     """Raise `ValueError` when rows cannot be those of `engine`."""
     if engine is not None and not isinstance(engine, str):
-        raise ValueError(f"engine={engine!r}: give the name of an engine, or None")
+        raise ValueError(f"engine={shown(engine)}: give the name of an engine, or None")
 
 
 def seconds(moment: Moment) -> float | None:
@@ -106,11 +109,11 @@ def seconds(moment: Moment) -> float | None:
         try:
             found = float(pd.to_datetime(moment, utc=True).timestamp())
         except (ValueError, OverflowError) as error:
-            raise ValueError(f"since_t={moment!r}: {error}; {problem}") from None
+            raise ValueError(f"since_t={shown(moment)}: {error}; {problem}") from None
         if math.isfinite(found):
             return found
     elif not isinstance(moment, bool) and isinstance(moment, float | int | np.number):
         found = float(moment)
         if not math.isnan(found):
             return found
-    raise ValueError(f"since_t={moment!r}: {problem}")
+    raise ValueError(f"since_t={shown(moment)}: {problem}")

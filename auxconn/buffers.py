@@ -78,7 +78,7 @@ class Buffer:
         """Rows that `record` carries; 1 for what is no record."""
         try:
             return 1 if self._rows_of is None else self._rows_of(record)
-        except (AttributeError, TypeError):
+        except Exception:  # noqa: BLE001 - whatever it is
             return 1
 
     # For the channel's thread
@@ -93,7 +93,7 @@ class Buffer:
                 break
             try:
                 weight = 1 if weigh is None else weigh(record)
-            except (AttributeError, TypeError):
+            except Exception:  # noqa: BLE001
                 # No record of this table, which shows when it is to be encoded.
                 weight = 1
             records.append((weight, record))

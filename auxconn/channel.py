@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import logging
 import math
+import operator
 import os
 import threading
 import time
@@ -22,7 +23,6 @@ import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import msgspec
 
@@ -31,7 +31,7 @@ from auxconn.encoding import encoder
 from auxconn.link import Link
 from auxconn.outbox import Outbox
 from auxconn.records import SCHEMA_VERSION
-from auxconn.texts import TEXT_LIMIT, clip
+from auxconn.stated import named, stated, text_of
 from auxconn.wire import Ack, Command, Fact, Hello, Progress
 
 CAPACITY_ROWS = 65_536
@@ -45,9 +45,6 @@ WAITING_ACKS = 1024
 
 CLOSE_SECONDS = 1.0
 """How long closing tries to send what is left."""
-
-FACTS_LIMIT = 256
-"""Facts an engine can announce."""
 
 _log = logging.getLogger("auxconn.channel")
 
@@ -93,7 +90,7 @@ class Channel:
         """Records emitted after `close`, or in a forked child, where nothing is sent; and
         those for whose sending `close` had no time."""
         self.errors = 0
-        """Records that are none, and what went wrong in the thread."""
+        """Records, answers and stages that are none, and what went wrong in the thread."""
         self._hello = Hello(SCHEMA_VERSION, engine, rank, role, self.incarnation)
         self._outbox = Outbox(capacity_rows, self._count_error)
         self._inboxes = self._outbox.inboxes
@@ -102,7 +99,7 @@ class Channel:
         self._records_in_hand = 0
         self._on_command = on_command
         self._commands: deque[Command] = deque()
-        self._acks: deque[Ack] = deque(maxlen=WAITING_ACKS)
+        self._acks: deque[bytes] = deque(maxlen=WAITING_ACKS)
         self._progress: Progress | None = None
         self._progress_due = False
         self._changed = threading.Condition()
@@ -135,12 +132,8 @@ class Channel:
         if self._inert:
             return
         try:
-            stated = {
-                clip(str(name), TEXT_LIMIT): _fact(value)
-                for name, value in list(facts.items())[:FACTS_LIMIT]
-            }
             self._hello = msgspec.structs.replace(
-                self._hello, facts=stated, commands=tuple(map(str, commands))
+                self._hello, facts=stated(facts), commands=named(commands)
             )
             self._link.greet()
         except Exception as problem:  # noqa: BLE001 - never raises into the engine
@@ -150,11 +143,18 @@ class Channel:
         """Say how far the start has come, 0 to 1; only the newest is sure to arrive."""
         if self._inert:
             return
-        self._progress = Progress(
-            clip(str(stage), TEXT_LIMIT), float(fraction), clip(str(text), TEXT_LIMIT)
-        )
-        self._progress_due = True
-        self._link.wake()
+        try:
+            share = float(fraction)
+            if math.isnan(share):
+                raise ValueError(
+                    f"progress of {fraction!r}: a number from 0 to 1 is due"
+                )
+            share = min(max(share, 0.0), 1.0)
+            self._progress = Progress(text_of(stage), share, text_of(text))
+            self._progress_due = True
+            self._link.wake()
+        except Exception as problem:  # noqa: BLE001 - never raises into the engine
+            self._count_error(problem)
 
     def poll_commands(self, timeout: float = 0.0) -> list[Command]:
         """Take the commands that have come, in their order.
@@ -177,11 +177,14 @@ class Channel:
         """Answer a command that was carried out (`ok`) or refused, and say how or why."""
         if self._inert:
             return
-        number = command.id if isinstance(command, Command) else command
-        self._acks.append(
-            Ack(number, bool(ok), clip(str(text), TEXT_LIMIT), time.time())
-        )
-        self._link.wake()
+        try:
+            number = command.id if isinstance(command, Command) else command
+            answer = Ack(operator.index(number), bool(ok), text_of(text), time.time())
+            # At once: what cannot be encoded must not come to light in the link's thread.
+            self._acks.append(self._encode(answer))
+            self._link.wake()
+        except Exception as problem:  # noqa: BLE001 - never raises into the engine
+            self._count_error(problem)
 
     def close(self, reason: str = "closed", timeout: float = CLOSE_SECONDS) -> None:
         """Send what is left and say good-bye, for at most `timeout` seconds.
@@ -193,7 +196,7 @@ class Channel:
         self._inert = True
         with self._changed:
             self._changed.notify_all()
-        self._link.close(clip(str(reason), TEXT_LIMIT), timeout)
+        self._link.close(text_of(reason), timeout)
         with self._counting:
             self.ignored += sum(self._outbox.waiting.values())
             if self._link.unsent:
@@ -261,7 +264,7 @@ class Channel:
             self._progress_due = False
             return self._encode(self._progress)
         if self._acks:
-            return self._encode(self._acks.popleft())
+            return self._acks.popleft()
         batch = self._outbox.batch()
         if batch is not None:
             self._records_in_hand = self._outbox.last_records
@@ -341,18 +344,3 @@ def _at_exit() -> None:
 
 os.register_at_fork(after_in_child=_after_fork)
 atexit.register(_at_exit)
-
-
-def _fact(value: Any) -> Fact:
-    """`value` as something that can be sent."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, float):
-        # What is not known is None: no reader should have to think of NaN.
-        return value if math.isfinite(value) else None
-    if isinstance(value, int) and -(2**63) <= value < 2**63:
-        return value
-    item = getattr(value, "item", None)
-    if item is not None and not isinstance(value, str):
-        return _fact(item())
-    return clip(str(value), TEXT_LIMIT)

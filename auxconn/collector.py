@@ -28,8 +28,9 @@ from auxconn.address import check_bind, is_ipv6
 from auxconn.commands import CommandError, Commands, Waiting, failed
 from auxconn.encoding import encoder
 from auxconn.frames import FrameStore
+from auxconn.roster import MOST_SOURCES
 from auxconn.source import Key, Source
-from auxconn.sources import MESSAGE_LIMIT, MOST_SOURCES, Sources
+from auxconn.sources import MESSAGE_LIMIT, Sources
 from auxconn.wire import Ack
 
 __all__ = ["Collector", "CommandError", "Source"]

@@ -38,6 +38,7 @@ from auxconn.packing import Values, arrays
 from auxconn.records import TABLES
 from auxconn.rings import Names
 from auxconn.tables import Delta, Table
+from auxconn.texts import shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,7 +110,7 @@ class FrameStore:
         plan = self._table(table).layout
         check_engine(engine, rank)
         if isinstance(records, msgspec.Struct) or not hasattr(records, "__iter__"):
-            raise ValueError(f"{table}: give a list of records, not {records!r:.80}")
+            raise ValueError(f"{table}: give a list of records, not {shown(records)}")
         records = records if isinstance(records, list | tuple) else list(records)
         if not records:
             return 0

@@ -8,6 +8,7 @@ must never raise. `Sink` is that promise. A `Channel` keeps it towards another p
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import msgspec
 
 from auxconn.address import check_engine
+from auxconn.stated import named, stated
 from auxconn.wire import Fact
 
 if TYPE_CHECKING:
@@ -79,5 +81,6 @@ class StoreSink:
 
     def hello(self, facts: Mapping[str, Fact], commands: tuple[str, ...]) -> None:
         """Keep `facts` and `commands` for whoever asks this sink."""
-        self.facts = dict(facts)
-        self.commands = tuple(commands)
+        # A probe's sink never raises into the engine; what is announced stays as it was.
+        with contextlib.suppress(Exception):
+            self.facts, self.commands = stated(facts), named(commands)

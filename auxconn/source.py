@@ -54,10 +54,23 @@ class Untold:
     def __init__(self) -> None:
         self.batches = 0
         self.first = self.last = 0
-        self.rows: dict[str, int] = {}
+        self.dropped: dict[str, int] = {}
+        """Rows that the engine says it dropped."""
+        self.unusable: dict[str, int] = {}
+        """Rows of records that are none."""
         self.errors = 0
         self.error = ""
         self.gap_told = self.error_told = float("-inf")
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether anything is lost that was not told."""
+        return bool(self.batches or self.dropped or self.unusable)
+
+    def forget_gap(self, now: float) -> None:
+        """All is told at `now`."""
+        self.batches, self.dropped, self.unusable = 0, {}, {}
+        self.gap_told = now
 
     def gap_text(self) -> str:
         """What was lost, in words."""
@@ -73,9 +86,16 @@ class Untold:
                 f"{self.batches} batches lost on the way"
                 f" ({'between ' if between else ''}{span})"
             )
-        if self.rows:
-            listed = ", ".join(f"{table} {rows}" for table, rows in self.rows.items())
-            parts.append(f"rows lost, the collector was away or slow: {listed}")
+        for cause, rows in (
+            (
+                "rows lost, the collector was away or slow, or they were no records",
+                self.dropped,
+            ),
+            ("rows lost, they could not be used", self.unusable),
+        ):
+            if rows:
+                listed = ", ".join(f"{table} {lost}" for table, lost in rows.items())
+                parts.append(f"{cause}: {listed}")
         return "; ".join(parts)
 
     def error_text(self) -> str:

@@ -228,3 +228,32 @@ def test_every_field_of_the_schema_can_be_sent():
             assert hint in (int, float, str, bool, bytes) or get_args(hint)
     assert Batch.__struct_fields__[2:] == tuple(TABLES)
     assert Blocks.__struct_config__.array_like
+
+
+TOLD_OF = [table for table in TABLES if table != "events"]
+spoilt = st.sampled_from(["", "many", None, 2**63, 1.5, b"x", [], -(2**63)])
+fates = st.tuples(st.sampled_from(TOLD_OF), st.booleans(), st.integers(0, 40), spoilt)
+
+
+@given(st.lists(fates, max_size=12))
+def test_every_record_of_a_batch_is_there_or_counted(fates):
+    """Whatever stands in the place of one of its values, a record answers for itself."""
+    store = FrameStore(100)
+    sources = greeted(store)
+    sent: dict[str, list[Any]] = {table: [] for table in TOLD_OF}
+    sound = dict.fromkeys(TOLD_OF, 0)
+    for step, (table, is_sound, place, value) in enumerate(fates):
+        record = made.blocks(step, 1) if table == "blocks" else made.MAKERS[table](step)
+        sound[table] += is_sound
+        if not is_sound:
+            names = record.__struct_fields__
+            setattr(record, names[place % len(names)], value)
+        sent[table].append(record)
+    sources.receive(b"p", ENCODE(Batch(1, **sent)))
+    (source,) = sources.snapshot()
+    assert source.batches_lost == 0
+    for table, records in sent.items():
+        lost = source.rows_lost.get(table, 0)
+        assert store.kept(table) + lost == len(records)
+        assert lost <= len(records) - sound[table]
+        assert len(store.frame(table)) == store.kept(table)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 import zmq
 
 from auxconn.channel import WAITING_COMMANDS, Channel
+from auxconn.collector import Collector
 from auxconn.records import SCHEMA_VERSION
 from auxconn.sink import Sink
 from auxconn.texts import NAME_LIMIT, TEXT_LIMIT
@@ -71,6 +74,13 @@ class Desk:
         batch = self.next(Beat)
         assert isinstance(batch, Batch)
         return batch
+
+    def hear(self, kind: type) -> Any:
+        """The next message of a kind; greetings before it are answered."""
+        while not isinstance(message := self.next(), kind):
+            if isinstance(message, Hello):
+                self.say(WELCOME)
+        return message
 
     def rest(self) -> tuple[list[int], ToCollector]:
         """Steps of the batches that come before another message, and that one."""
@@ -188,6 +198,132 @@ def test_what_is_no_record_is_left_out_and_counted(desk, channel):
     assert kept == [1, 3]
     assert dropped == channel.dropped == {"steps": 2, "lookups": 1}
     assert channel.errors >= 2
+
+
+def spoilt(table, **values):
+    record = made.MAKERS[table](2)
+    for name, value in values.items():
+        setattr(record, name, value)
+    return record
+
+
+class Unspeakable:
+    def __str__(self):
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+    def __len__(self):
+        raise RuntimeError("no length")
+
+
+@pytest.mark.parametrize(
+    ("table", "bad"),
+    [
+        ("steps", spoilt("steps", retained=2**64)),
+        ("steps", spoilt("steps", retained=Unspeakable())),
+        ("events", spoilt("events", kind="\ud800")),
+        ("lookups", spoilt("lookups", request=Unspeakable())),
+        ("lookups", spoilt("lookups", request=7)),
+        ("blocks", spoilt("blocks", hash=Unspeakable())),
+    ],
+)
+def test_a_record_that_cannot_be_encoded_is_left_out_alone(desk, channel, table, bad):
+    # Before anybody listens, so that all of them are in one batch.
+    for name in ("steps", "events", "lookups", "blocks"):
+        channel.emit(name, made.MAKERS[name](1))
+    channel.emit(table, bad)
+    channel.emit(table, made.MAKERS[table](3))
+    desk.greet()
+    batch = desk.batch()
+    for name in ("steps", "events", "lookups", "blocks"):
+        kept = [record.step for record in getattr(batch, name)]
+        assert kept == ([1, 3] if name == table else [1])
+    assert batch.dropped == channel.dropped == {table: 1}
+    assert channel.errors == 1
+
+
+def test_a_record_that_cannot_be_decoded_costs_itself_alone():
+    with Collector() as collector:
+        channel = Channel(collector.address, "lab")
+        channel.emit("steps", made.steps(1))
+        channel.emit("steps", spoilt("steps", retained="many"))
+        channel.emit("steps", made.steps(3))
+        channel.emit("lookups", made.lookups(3))
+        assert collector.store.wait("steps", 2, made.PATIENCE)
+        assert collector.store.wait("lookups", 1, made.PATIENCE)
+        assert collector.store.steps()["step"].tolist() == [1, 3]
+        (source,) = collector.sources()
+        assert source.rows_lost == {"steps": 1}
+        assert source.batches_lost == 0
+        channel.close()
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda channel, odd: channel.progress(odd, 0.5, odd), Progress),
+        (lambda channel, odd: channel.ack(7, True, odd), Ack),
+    ],
+)
+def test_odd_texts_are_sent_as_what_they_can_be(desk, channel, call, name):
+    desk.greet()
+    for odd, sent in (
+        ("\ud800", "?"),
+        (Unspeakable(), "<Unspeakable>"),
+        (None, "None"),
+    ):
+        call(channel, odd)
+        assert desk.hear(name).text == sent
+    assert channel.errors == 0
+
+
+def test_stages_and_answers_that_are_none_are_counted_and_do_no_harm(desk, channel):
+    desk.greet()
+    for fraction in ("x", None, math.nan, Unspeakable()):
+        channel.progress("import", fraction)
+    for number in ("x", None, 2**70, 1.5):
+        channel.ack(number, True)
+    channel.ack(1, Unspeakable())
+    assert channel.errors == 9
+    channel.progress("ready", 7.0)
+    assert desk.hear(Progress) == Progress("ready", 1.0, "")
+    channel.ack(2, True)
+    assert desk.hear(Ack).id == 2
+
+
+def test_odd_facts_cost_themselves_alone(desk, channel):
+    channel.hello(
+        {
+            "block_size": np.int64(16),
+            "\ud800": "\udfff",
+            Unspeakable(): Unspeakable(),
+            "many": np.arange(3),
+            "loss": math.inf,
+            "huge": 10**5000,
+            "none": None,
+        },
+        ("pause", "\ud800", Unspeakable()),
+    )
+    hello = desk.greet()
+    while not hello.facts:
+        hello = desk.hear(Hello)
+    assert hello.facts == {
+        "block_size": 16,
+        "?": "?",
+        "<Unspeakable>": "<Unspeakable>",
+        "many": None,
+        "loss": None,
+        "huge": "<int>",
+        "none": None,
+    }
+    assert hello.commands == ("pause", "?", "<Unspeakable>")
+    assert channel.errors == 0
+    for facts, commands in ((None, ()), ({}, None), (3, 4)):
+        channel.hello(facts, commands)
+    assert channel.errors == 3
+    channel.close(Unspeakable())
+    assert desk.hear(Bye).reason == "<Unspeakable>"
 
 
 def test_long_texts_are_cut(desk, channel):

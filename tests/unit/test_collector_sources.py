@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from auxconn import sources as limits
+from auxconn import roster, sources
 from auxconn.frames import FrameStore
-from auxconn.records import SCHEMA_VERSION
+from auxconn.records import SCHEMA_VERSION, TABLES
 from auxconn.source import Source
-from auxconn.sources import OWN_ENGINE, Sources
+from auxconn.sources import Sources
+from auxconn.telling import OWN_ENGINE
 from auxconn.wire import Ack, Batch, Beat, Bye, Hello, Progress, Welcome
 from tests.unit import stream_made as made
 
@@ -157,11 +158,11 @@ def test_dropped_rows_are_counted_and_told(scene):
     scene.say("p", Batch(2, {"steps": 5}))
     assert scene.only().rows_lost == {"steps": 125, "lookups": 3}
     assert scene.told("gap") == [
-        "rows lost, the collector was away or slow: steps 120, lookups 3"
+        "rows lost, the collector was away or slow, or they were no records: steps 120, lookups 3"
     ]
     scene.pass_(1.0)
     assert scene.told("gap")[1:] == [
-        "rows lost, the collector was away or slow: steps 5"
+        "rows lost, the collector was away or slow, or they were no records: steps 5"
     ]
 
 
@@ -229,7 +230,7 @@ def test_a_goodbye_ends_a_source(scene):
     assert scene.told("stop") == ["ended: stopped by a person"]
     assert len(scene.told("gap")) == 2
     assert scene.gone == [(("lab", 0, "engine"), "one")]
-    scene.pass_(limits.GONE_SECONDS - 1)
+    scene.pass_(sources.GONE_SECONDS - 1)
     assert scene.only().state == "gone"
     scene.pass_(2)
     assert scene.sources.snapshot() == []
@@ -250,16 +251,16 @@ def test_a_restart_takes_the_place_of_what_was_there(scene):
     assert scene.sources.peer_of(("lab", 0, "engine"), "one") is None
     assert scene.sources.peer_of(("lab", 0, "engine"), "two") == b"q"
     scene.say("q", Beat(0))
-    scene.pass_(limits.PAST_SECONDS + 0.1)
+    scene.pass_(sources.PAST_SECONDS + 0.1)
     assert [source.incarnation for source in scene.sources.snapshot()] == ["two"]
 
 
 def test_restarts_without_end_are_listed_within_bounds(scene):
     for i in range(1000):
         scene.hello(f"p{i}", incarnation=str(i))
-    assert len(scene.sources.snapshot()) == limits.MOST_PAST + 1
-    assert len(scene.sources._replaced) <= limits.MOST_SOURCES
-    assert len(scene.sources._peers) == 1
+    assert len(scene.sources.snapshot()) == roster.MOST_PAST + 1
+    assert len(scene.sources._roster.replaced) <= roster.MOST_SOURCES
+    assert len(scene.sources._roster.peers) == 1
 
 
 def test_two_processes_of_one_name_do_not_take_turns(scene):
@@ -282,7 +283,7 @@ def test_two_processes_of_one_name_do_not_take_turns(scene):
 def test_a_silent_source_is_given_up_in_the_end(scene):
     scene.hello()
     scene.pass_(3)
-    scene.pass_(limits.GONE_SECONDS)
+    scene.pass_(sources.GONE_SECONDS)
     assert scene.only().state == "gone"
     assert scene.told("stop") == ["given up: nothing heard for 303 s"]
     scene.say("p", Beat(0))
@@ -356,7 +357,7 @@ def test_sources_are_bounded_and_those_that_are_lost_make_room():
         msgspec.msgpack.encode(["batch", "one"]),
         msgspec.msgpack.encode(["nothing", 1]),
         msgspec.msgpack.encode({"seq": 1}),
-        msgspec.msgpack.encode(["batch", 1, {}, [[1.0, "x"]]]),
+        msgspec.msgpack.encode(["batch", 1, {}, "steps"]),
         msgspec.msgpack.encode(["batch", 1, {"nothing": 1}]),
         msgspec.msgpack.encode(["batch", 1, {"steps": -1}]),
         msgspec.msgpack.encode(["batch", 1, {"steps": "many"}]),
@@ -405,15 +406,71 @@ def test_a_flood_of_errors_makes_few_events(scene):
 def test_rows_the_store_refuses_are_lost_and_counted(scene):
     scene.hello()
     step = made.steps(1)
-    step.retained = 2**63
+    step.retained = step.step = 2**63
     blocks = made.blocks(1, 5)
     blocks.age = b"123"
-    scene.say("p", Batch(1, steps=[step, made.steps(2)], blocks=[blocks]))
+    scene.say("p", Batch(1, steps=[made.steps(2), step], blocks=[blocks]))
     source = scene.only()
-    assert source.rows_lost == {"steps": 2, "blocks": 5}
-    assert source.errors == 2
+    assert source.rows_lost == {"steps": 1, "blocks": 5}
+    assert (source.errors, source.rows) == (2, 1)
     assert "blocks.age" in source.error
-    assert scene.store.version("steps") == 0
+    assert scene.store.steps()["step"].tolist() == [2]
+    scene.pass_(1.0)
+    assert scene.told("gap") == [
+        "rows lost, they could not be used: steps 1",
+        "rows lost, they could not be used: blocks 5",
+    ]
+    # The step of the events is one that can be stored, or they would be lost as well.
+    assert scene.store.events()["step"].isin([0, 2]).all()
+
+
+def wrong(table: str, **values: Any) -> Any:
+    record = made.MAKERS[table](9)
+    for name, value in values.items():
+        setattr(record, name, value)
+    return record
+
+
+@pytest.mark.parametrize(
+    ("table", "bad", "rows"),
+    [
+        ("steps", wrong("steps", retained="many"), 1),
+        ("steps", wrong("steps", retained=None), 1),
+        ("steps", [], 1),
+        ("steps", "a step", 1),
+        ("lookups", wrong("lookups", refusal="mood"), 1),
+        ("lookups", wrong("lookups", request=b"\xff"), 1),
+        ("blocks", wrong("blocks", event="moved"), 3),
+        ("blocks", wrong("blocks", hash="text"), 1),
+        ("blocks", wrong("blocks", age=5), 3),
+    ],
+)
+def test_a_record_that_is_none_costs_its_batch_nothing_else(scene, table, bad, rows):
+    scene.hello()
+    batch = {name: [made.MAKERS[name](1), made.MAKERS[name](2)] for name in TABLES}
+    batch[table].insert(1, bad)
+    scene.say("p", Batch(1, {"rows": 7}, **batch))
+    scene.say("p", Batch(2, steps=[made.steps(3)]))
+    source = scene.only()
+    assert source.rows_lost == {"rows": 7} | {table: rows}
+    assert (source.errors, source.batches_lost) == (1, 0)
+    assert f"not a record: {table}: " in source.error
+    assert scene.store.steps()["step"].tolist() == [1, 2, 3]
+    for name in TABLES:
+        assert set(scene.store.frame(name)["step"]) >= {1, 2}
+    (told,) = scene.told("gap")
+    assert told.endswith(f"rows lost, they could not be used: {table} {rows}")
+    assert scene.told("error") == [source.error]
+
+
+def test_a_string_that_is_no_text_costs_its_record_alone(scene):
+    scene.hello()
+    raw = msgspec.msgpack.encode(
+        Batch(1, lookups=[made.lookups(1), made.lookups(2, "XYZ"), made.lookups(3)])
+    )
+    scene.say("p", raw.replace(b"XYZ", b"\xff\xfe\xfd"))
+    assert scene.store.lookups()["step"].tolist() == [1, 3]
+    assert scene.only().rows_lost == {"lookups": 1}
 
 
 def test_answers_go_to_whoever_waits_for_them(scene):

@@ -295,6 +295,16 @@ def test_a_sink_never_raises_and_what_does_not_fit_is_told(store):
     assert sink.dropped == 0
 
 
+def test_what_a_sink_is_told_of_never_raises(store):
+    sink = StoreSink(store, "lab")
+    sink.hello({"a": 1, "\ud800": "\ud800", "b": float("nan")}, ("pause",))
+    assert sink.facts == {"a": 1, "?": "?", "b": None}
+    for facts, commands in ((None, ()), ({}, None), (3, 4)):
+        sink.hello(facts, commands)
+    assert sink.facts == {"a": 1, "?": "?", "b": None}
+    assert sink.commands == ("pause",)
+
+
 def spoilt(table: str, **values: object) -> object:
     record = made.MAKERS[table](2)
     for name, value in values.items():
