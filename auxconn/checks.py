@@ -6,7 +6,9 @@ nobody's intention; 16.0 and NaN are none.
 
 from __future__ import annotations
 
+import math
 import operator
+from numbers import Real
 from typing import Any
 
 from auxconn.errors import MOST_CAPACITY, CapacityError
@@ -21,6 +23,29 @@ def whole(value: Any) -> int | None:
         return operator.index(value)
     except TypeError:
         return None
+
+
+def number(value: Any) -> float | None:
+    """Return `value` as Python's float, or None when it is no number."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def check_bool(name: str, value: Any) -> bool:
+    """Return a switch.
+
+    Raises
+    ------
+    ValueError
+        When it is neither True nor False.
+    """
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}={shown(value)} is not a switch; give True or False")
+    return value
 
 
 def check_whole(

@@ -37,6 +37,6 @@ def clip(text: str, limit: int) -> str:
 def shown(value: object, limit: int = 80) -> str:
     """`repr` of a value from outside, short, whatever it is: for an error's text."""
     try:
-        return clip(repr(value), limit)
+        return clip(repr(value).replace("\n", " "), limit)
     except Exception:  # noqa: BLE001 - a number of 5000 digits, or a repr of somebody else's
-        return f"a {type(value).__name__} that cannot be shown"
+        return f"<{type(value).__name__} that cannot be shown>"

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from auxconn.checks import check_whole
 from auxconn.lab.workload_specs import WorkloadSpec
+from auxconn.texts import shown
 
 if TYPE_CHECKING:
     from auxconn.lab.session import Session
@@ -20,7 +22,7 @@ MOST_STEPS = 1000
 """Steps one `step` command takes at most: they are taken before it is answered."""
 
 
-def apply(lab: Session, name: str, args: Mapping[str, Any]) -> str:
+def apply(lab: Session, name: Any, args: Mapping[str, Any]) -> str:
     """Carry out a command; returns what was done, in words.
 
     Raises
@@ -28,9 +30,9 @@ def apply(lab: Session, name: str, args: Mapping[str, Any]) -> str:
     ValueError
         When there is no such command, or its arguments are refused.
     """
-    command = _COMMANDS.get(name)
+    command = _COMMANDS.get(name) if isinstance(name, str) else None
     if command is None:
-        raise ValueError(f"no command {name!r}; there are {', '.join(NAMES)}")
+        raise ValueError(f"no command {shown(name)}; there are {', '.join(NAMES)}")
     return command(lab, dict(args))
 
 
@@ -83,12 +85,7 @@ def _resume(lab: Session, args: dict[str, Any]) -> str:
 
 def _step(lab: Session, args: dict[str, Any]) -> str:
     (number,) = _take("step", {"n": 1, **args}, "n")
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise ValueError(f"step: n={number!r} is not a whole number")
-    if not 1 <= number <= MOST_STEPS:
-        raise ValueError(
-            f"step: n={number} is out of range; give 1 to {MOST_STEPS}, or resume"
-        )
+    number = check_whole("step: n", number, 1, MOST_STEPS)
     lab.pacer.pause()
     lab.announce()
     taken = 0
@@ -100,8 +97,6 @@ def _step(lab: Session, args: dict[str, Any]) -> str:
 
 def _reset_prefix_cache(lab: Session, args: dict[str, Any]) -> str:
     (kv_tier,) = _take("reset_prefix_cache", {"kv_tier": False, **args}, "kv_tier")
-    if not isinstance(kv_tier, bool):
-        raise ValueError(f"reset_prefix_cache: kv_tier={kv_tier!r}; give True or False")
     lab.reset_prefix_cache(kv_tier=kv_tier)
     return "prefix cache reset" + (", KV tier emptied" if kv_tier else "")
 
@@ -109,7 +104,7 @@ def _reset_prefix_cache(lab: Session, args: dict[str, Any]) -> str:
 def _abort(lab: Session, args: dict[str, Any]) -> str:
     (request,) = _take("abort", args, "request")
     if not isinstance(request, str) or not lab.abort(request):
-        raise ValueError(f"abort: no request {request!r} in the engine")
+        raise ValueError(f"abort: no request {shown(request)} in the engine")
     return f"aborted {request}"
 
 

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from auxconn.checks import check_capacity, check_whole
+from auxconn.checks import check_bool, check_capacity, check_whole
 from auxconn.lab.sizes import MAX_MODEL_LEN, Sizes
 from auxconn.texts import shown
 
@@ -120,9 +120,9 @@ class LabConfig(Sizes):
         if self.capacity is not None:
             self._take("capacity", check_capacity(self.capacity))
         for name in ("async_scheduling", "settle_store"):
-            _check_bool(name, getattr(self, name))
+            check_bool(name, getattr(self, name))
         if self.hybrid is not None:
-            _check_bool("hybrid", self.hybrid)
+            check_bool("hybrid", self.hybrid)
         _check_one_of("connector", self.connector, CONNECTORS)
         _check_one_of("kv_tier_offer", self.kv_tier_offer, OFFERS)
         self._check_hashing()
@@ -277,11 +277,6 @@ def _check_names(settings: Any) -> None:
             f"unknown setting {', '.join(map(shown, unknown[:5]))}; LabConfig has "
             f"{', '.join(FIELDS)}"
         )
-
-
-def _check_bool(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name}={shown(value)} is not a switch; give True or False")
 
 
 def _check_one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -1,9 +1,8 @@
 """One engine of the lab: vLLM's scheduler and worker connector, stepped without a model.
 
-A step does what `EngineCore` and a model runner do around a forward pass, and nothing of
-the pass itself: the tokens that a request will generate are known from the start (its
-workload planned them), and so are the rows of every token. With the asynchronous scheduler
-one step stays in flight, so a step's outputs arrive one call later, as in vLLM.
+A step does what `EngineCore` does around a forward pass, and `auxconn.lab.runner` what a
+model runner does. With the asynchronous scheduler one step stays in flight, so a step's
+outputs arrive one call later, as in vLLM.
 """
 
 from __future__ import annotations
@@ -24,16 +23,14 @@ from auxconn.lab.build import (
 )
 from auxconn.lab.config import LabConfig
 from auxconn.lab.routes import RouteTable
+from auxconn.lab.runner import Batch, Flight, Plan, Runner
 
 if TYPE_CHECKING:
-    from vllm.distributed.aux_output_connector.worker import PendingAuxOutput
-    from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.engine import EngineCoreOutput
-    from vllm.v1.outputs import KVConnectorOutput
 
     from auxconn.lab.requests import LabRequest
 
-__all__ = ["Engine", "StepResult", "build_scheduler", "build_worker"]
+__all__ = ["Batch", "Engine", "StepResult", "build_scheduler", "build_worker"]
 
 RESET_STEPS = 1000
 """Steps a prefix-cache reset waits for loads to land and be scheduled."""
@@ -49,34 +46,6 @@ class StepResult:
     """vLLM's outputs, R3 rows in `routed_experts`; of the step before when one is in flight."""
     finished: list[str] = field(default_factory=list)
     """Ids of the requests that ended with these outputs."""
-
-
-@dataclass
-class Batch:
-    """What a worker connector reads of a model runner's input batch."""
-
-    req_ids: list[str]
-    query_start_loc_np: np.ndarray
-    num_computed_tokens_np: np.ndarray
-
-
-@dataclass
-class _Flight:
-    """A step that has been handed to the worker and not been consumed yet."""
-
-    scheduled: SchedulerOutput
-    req_ids: list[str]
-    sampled: list[list[int]]
-    aux: PendingAuxOutput | None
-    kv: KVConnectorOutput | None
-
-
-@dataclass
-class _Plan:
-    """All tokens a request will ever have, and the rows they get."""
-
-    tokens: list[int]
-    rows: np.ndarray
 
 
 class Engine:
@@ -102,13 +71,15 @@ class Engine:
         self.worker: Any = build_worker(
             config, routes=self.routes, vllm_config=self.scheduler.vllm_config
         )
-        if config.settle_store:
-            _settle(self.worker._store)
-        self._capturer = self.worker._capturer
-        self._kv_worker = build_kv_worker(self.scheduler)
+        self._plans: dict[str, Plan] = {}
+        self._runner = Runner(
+            self.worker,
+            build_kv_worker(self.scheduler),
+            self._plans,
+            settle=config.settle_store,
+        )
         self._hasher = build_block_hasher(config)
-        self._plans: dict[str, _Plan] = {}
-        self._flights: deque[_Flight] = deque()
+        self._flights: deque[Flight] = deque()
         self._max_flights: int = self.scheduler.vllm_config.max_concurrent_batches
         self._sampling: dict[tuple[int, int], Any] = {}
         self._closed = False
@@ -146,7 +117,7 @@ class Engine:
             pooling_params=None,
             block_hasher=self._hasher,
         )
-        self._plans[request.id] = _Plan(tokens, self.routes.index(np.array(tokens)))
+        self._plans[request.id] = Plan(tokens, self.routes.index(np.array(tokens)))
         self.scheduler.add_request(admitted)
 
     def _sampling_params(self, max_tokens: int, prompt_start: int) -> Any:
@@ -188,13 +159,13 @@ class Engine:
 
     def step(self) -> StepResult:
         """Schedule a step, run it, and consume the oldest step that may be consumed."""
-        result = StepResult(0)
-        if self.scheduler.has_requests():
-            flight = self._start()
+        result, scheduler = StepResult(0), self.scheduler
+        if scheduler.has_requests():
+            flight = self._runner.start(scheduler.schedule(), scheduler.requests)
             self._flights.append(flight)
             result.scheduled_tokens = flight.scheduled.total_num_scheduled_tokens
             if len(self._flights) < self._max_flights and (
-                result.scheduled_tokens or self.scheduler.has_requests()
+                result.scheduled_tokens or scheduler.has_requests()
             ):
                 return result
         if self._flights:
@@ -208,63 +179,8 @@ class Engine:
             self._consume(self._flights.popleft(), result)
         return result
 
-    def _start(self) -> _Flight:
-        scheduled = self.scheduler.schedule()
-        self.worker.begin_step(scheduled.aux_output_connector_metadata)
-        landed = None
-        if self._kv_worker is not None:
-            landed = self._kv_worker.run_step(
-                scheduled.kv_connector_metadata, scheduled.finished_req_ids
-            )
-        counts = scheduled.num_scheduled_tokens
-        if not counts:
-            return _Flight(scheduled, [], [], None, landed)
-        starts = {
-            new.req_id: new.num_computed_tokens for new in scheduled.scheduled_new_reqs
-        }
-        cached = scheduled.scheduled_cached_reqs
-        starts.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
-        req_ids = list(counts)
-        bounds = np.zeros(len(req_ids) + 1, np.int32)
-        np.cumsum(list(counts.values()), out=bounds[1:])
-        rows, sampled = [], []
-        requests = self.scheduler.requests
-        for request_id, count in counts.items():
-            plan, start = self._plans[request_id], starts[request_id]
-            end = start + count
-            rows.append(plan.rows[start:end])
-            # A step samples once it has computed all the tokens there are.
-            sampled.append(
-                [plan.tokens[end] if end < len(plan.tokens) else 0]
-                if end >= requests[request_id].num_tokens
-                else []
-            )
-        self._capturer.stage(np.concatenate(rows))
-        aux = self.worker.prepare_output(
-            Batch(
-                req_ids,
-                bounds,
-                np.fromiter((starts[name] for name in req_ids), np.int32, len(req_ids)),
-            )
-        )
-        aux.enqueue_cpu_copy(
-            np.fromiter(map(len, sampled), np.int32, len(sampled)),
-            np.zeros(len(sampled), np.int32),
-        )
-        return _Flight(scheduled, req_ids, sampled, aux, landed)
-
-    def _consume(self, flight: _Flight, result: StepResult) -> None:
-        from vllm.v1.outputs import ModelRunnerOutput
-
-        output = ModelRunnerOutput(
-            req_ids=flight.req_ids,
-            req_id_to_index={name: row for row, name in enumerate(flight.req_ids)},
-            sampled_token_ids=flight.sampled,
-            kv_connector_output=flight.kv,
-            aux_output_connector_output=(
-                None if flight.aux is None else flight.aux.process_output()
-            ),
-        )
+    def _consume(self, flight: Flight, result: StepResult) -> None:
+        output = self._runner.finish(flight)
         for outputs in self.scheduler.update_from_output(
             flight.scheduled, output
         ).values():
@@ -341,19 +257,3 @@ class Engine:
             self.worker.close()
         finally:
             self.scheduler.shutdown()
-
-
-def _settle(store: Any) -> None:
-    """Have every `put` of the store wait until its writer is done.
-
-    How far the writer is behind depends on the machine; what is read of the store after a
-    step then does too. Set on the instance, so that vLLM's class stays as it is.
-    """
-    put, queue = store.put, store._queue
-
-    def put_and_wait(*args: Any, **kwargs: Any) -> None:
-        put(*args, **kwargs)
-        queue.join()
-        store._raise_if_failed()
-
-    store.put = put_and_wait

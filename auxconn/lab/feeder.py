@@ -10,33 +10,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
+from auxconn.checks import check_whole
 from auxconn.lab.requests import LabRequest
+from auxconn.texts import shown
 
 DEFAULT_CONCURRENCY = 32
 """For a workload that doesn't say."""
 
 MOST_IN_ENGINE = 4096
 """Requests in the engine when they arrive by themselves; more wait where they come from."""
-
-
-def check_concurrency(concurrency: object) -> None:
-    """Refuse a number of requests that would keep the engine idle for ever.
-
-    Raises
-    ------
-    ValueError
-        When it is neither None nor a whole number of at least 1.
-    """
-    if concurrency is not None and (
-        isinstance(concurrency, bool)
-        or not isinstance(concurrency, int)
-        or concurrency < 1
-    ):
-        raise ValueError(
-            f"concurrency={concurrency!r}: give a whole number of at least 1, or None for "
-            "the workload's own"
-        )
 
 
 class Feeder:
@@ -52,6 +36,12 @@ class Feeder:
         Put before each id, so that a workload that runs a second time has ids of its own.
     running
         Requests of a workload before this one that the engine still has.
+
+    Raises
+    ------
+    ValueError
+        When a concurrency is no whole number of at least 1: others would keep the engine
+        idle for ever.
     """
 
     def __init__(
@@ -61,14 +51,20 @@ class Feeder:
         prefix: str = "",
         running: Iterable[LabRequest] = (),
     ) -> None:
-        check_concurrency(concurrency)
-        own = getattr(workload, "concurrency", DEFAULT_CONCURRENCY)
-        self.concurrency: int | None = own if concurrency is None else concurrency
+        if concurrency is None:
+            concurrency = getattr(workload, "concurrency", DEFAULT_CONCURRENCY)
+        self.concurrency: int | None = (
+            None
+            if concurrency is None
+            else check_whole(
+                "concurrency", concurrency, 1, default="the workload's own"
+            )
+        )
         """Requests kept in the engine; None when they arrive at their steps."""
         self._stream: Iterator[LabRequest] = iter(workload)
         self._prefix = prefix
         self._exhausted = False
-        self._next: LabRequest | None = None
+        self._next: LabRequest | ValueError | None = None
         self._again: deque[LabRequest] = deque()
         self._active = {one.id: one for one in running}
         self._open = set(self._active)  # handed out or parked, and not ended
@@ -96,6 +92,12 @@ class Feeder:
         """Hand out the requests for the step that is about to be taken, one at a time.
 
         Call it once for each step.
+
+        Raises
+        ------
+        ValueError
+            When the workload brings something that is no request, or fails; it was left
+            out, and the next call goes on behind it.
         """
         now = self._step
         self._step += 1
@@ -131,6 +133,15 @@ class Feeder:
         # followers would be read without end.
         limit = 2 * (self.concurrency or MOST_IN_ENGINE)
         while (request := self._peek()) is not None:
+            if isinstance(request, ValueError):
+                self._next = None
+                raise request
+            if request.id in self._open:
+                self._next = None
+                raise ValueError(
+                    f"request id {shown(request.id)} is that of a request which has not "
+                    "ended; give each request an id of its own"
+                )
             if self.concurrency is None and request.arrival_step > now:
                 return None
             if request.after not in self._open:
@@ -145,17 +156,31 @@ class Feeder:
             self._num_parked += 1
         return None
 
-    def _peek(self) -> LabRequest | None:
+    def _peek(self) -> LabRequest | ValueError | None:
+        """The next of the workload, or what is wrong with it; None at the end."""
         if self._next is None and not self._exhausted:
-            request = next(self._stream, None)
-            if request is None:
-                self._exhausted = True
-            elif self._prefix:
-                self._next = replace(
-                    request,
-                    id=self._prefix + request.id,
-                    after=self._prefix + request.after if request.after else "",
-                )
-            else:
-                self._next = request
+            self._next = self._read()
         return self._next
+
+    def _read(self) -> LabRequest | ValueError | None:
+        try:
+            request: Any = next(self._stream)
+        except StopIteration:
+            self._exhausted = True
+            return None
+        except Exception as error:  # noqa: BLE001 - the workload is somebody else's code
+            self._exhausted = True
+            failed = ValueError(f"the workload failed: {type(error).__name__}: {error}")
+            failed.__cause__ = error
+            return failed
+        if not isinstance(request, LabRequest):
+            return ValueError(
+                f"the workload brought {shown(request)}, which is no LabRequest"
+            )
+        if self._prefix:
+            request = replace(
+                request,
+                id=self._prefix + request.id,
+                after=self._prefix + request.after if request.after else "",
+            )
+        return request

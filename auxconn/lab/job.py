@@ -11,8 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from auxconn.address import check_connect, check_engine
+from auxconn.checks import check_bool
 from auxconn.lab.config import LabConfig
+from auxconn.lab.pacer import check_speed
 from auxconn.lab.workload_specs import WorkloadSpec
+from auxconn.texts import shown
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,11 @@ class Job:
         Where the collector listens.
     engine
         Name the lab has there.
+
+    Raises
+    ------
+    ValueError
+        When something cannot be, or the workload's longest request doesn't fit in the pool.
     """
 
     config: LabConfig
@@ -33,6 +42,18 @@ class Job:
     engine: str = "lab"
     steps_per_s: float | None = None
     paused: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.config, LabConfig):
+            raise ValueError(f"config={shown(self.config)} is no LabConfig")
+        check_connect(self.address)
+        check_engine(self.engine, 0)
+        object.__setattr__(self, "steps_per_s", check_speed(self.steps_per_s))
+        check_bool("paused", self.paused)
+        prompt, output = self.workload.longest
+        self.config.check_request(
+            prompt, output, f"workload {self.workload.describe()}"
+        )
 
     def to_line(self) -> str:
         """Write the job as one line."""

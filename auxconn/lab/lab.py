@@ -16,15 +16,18 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
+from auxconn.checks import check_bool, check_whole
 from auxconn.lab.config import LabConfig
 from auxconn.lab.pacer import Pacer
 from auxconn.lab.requests import LabRequest
 from auxconn.lab.session import Session
+from auxconn.lab.streams import describe, number_of
 from auxconn.lab.workload_specs import WorkloadSpec
 from auxconn.lab.workloads import grpo
 from auxconn.sink import Sink
+from auxconn.texts import shown
 
 if TYPE_CHECKING:
     from auxconn.frames import FrameStore
@@ -97,16 +100,18 @@ class Lab(Session):
         paused: bool = False,
         progress: Callable[[str], None] = lambda stage: None,
     ) -> None:
+        if frames is not None and sink is not None:
+            raise ValueError("the records go to frames= or to sink=; give one of them")
         self._frames = frames
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         pacer = Pacer(steps_per_s)
-        if paused:
+        if check_bool("paused", paused):
             pacer.pause()
         super().__init__(
             LabConfig() if config is None else config,
             grpo() if workload is None else workload,
-            self._store_sink(name) if sink is None else sink,
+            self._store_sink(name) if sink is None else _check_sink(sink),
             name,
             pacer,
             concurrency,
@@ -119,6 +124,8 @@ class Lab(Session):
 
         if self._frames is None:
             self._frames = FrameStore()
+        if not isinstance(self._frames, FrameStore):
+            raise ValueError(f"frames={shown(self._frames)} is no FrameStore")
         return StoreSink(self._frames, name)
 
     @property
@@ -167,17 +174,21 @@ class Lab(Session):
         Raises
         ------
         ValueError
-            When nothing would end the run, or a number is below 1.
+            When nothing would end the run, a number is below 1, or a request of the
+            workload can never run: it is left out, and the lab can be run on.
         RuntimeError
             When the lab is closed or runs in the background.
         """
-        _check_number("requests", requests)
-        _check_number("steps", steps)
-        bound = getattr(self.workload, "requests", None)
+        if requests is not None:
+            requests = check_whole("requests", requests, 1)
+        if steps is not None:
+            steps = check_whole("steps", steps, 1)
+        bound = number_of(self.workload)
         if requests is None and steps is None and bound is None:
             raise ValueError(
-                "the workload has no end: give requests= or steps=, or a workload with "
-                "requests="
+                f"nothing would end the run of {describe(self.workload)}: give requests= "
+                "or steps=, or a workload that says how many requests it has (requests=, "
+                "or a list)"
             )
         if self.running:
             raise RuntimeError("the lab runs in the background; stop() it first")
@@ -274,8 +285,9 @@ class Lab(Session):
         self.close()
 
 
-def _check_number(name: str, value: Any) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}={value!r}; give a whole number of at least 1")
+def _check_sink(sink: Sink) -> Sink:
+    if not isinstance(sink, Sink):
+        raise ValueError(
+            f"sink={shown(sink)} is no sink, which has emit and hello; a Channel is one"
+        )
+    return sink

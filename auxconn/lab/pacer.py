@@ -6,6 +6,9 @@ import threading
 import time
 from collections.abc import Callable
 
+from auxconn.checks import number
+from auxconn.texts import shown
+
 FASTEST = 100_000.0
 """Steps per second that may be asked for; None is as fast as it goes."""
 
@@ -31,7 +34,7 @@ class Pacer:
     ) -> None:
         self._clock = clock
         self._changed = threading.Condition()
-        self._speed = _check_speed(steps_per_s)
+        self._speed = check_speed(steps_per_s)
         self._paused = False
         self._due = clock()
 
@@ -42,7 +45,7 @@ class Pacer:
 
     @steps_per_s.setter
     def steps_per_s(self, speed: float | None) -> None:
-        checked = _check_speed(speed)
+        checked = check_speed(speed)
         with self._changed:
             self._speed = checked
             self._due = self._clock()
@@ -93,17 +96,22 @@ class Pacer:
         return self._speed is None or self._clock() >= self._due
 
 
-def _check_speed(speed: float | None) -> float | None:
+def check_speed(speed: float | None) -> float | None:
+    """Return a speed in steps per second, None for as fast as it goes.
+
+    Raises
+    ------
+    ValueError
+        When it is neither None nor a number above 0 and up to `FASTEST`.
+    """
     if speed is None:
         return None
-    if isinstance(speed, bool) or not isinstance(speed, int | float):
+    checked = number(speed)
+    # A NaN is in no range.
+    if checked is None or not 0 < checked <= FASTEST:
+        what = "no number" if checked is None else "out of range"
         raise ValueError(
-            f"steps_per_s={speed!r} is no number; give steps per second above 0 and up to "
-            f"{FASTEST:g}, or None for as fast as it goes"
+            f"steps_per_s={shown(speed)} is {what}; give steps per second above 0 and up "
+            f"to {FASTEST:g}, or None for as fast as it goes (pause stops the engine)"
         )
-    if not 0 < speed <= FASTEST:
-        raise ValueError(
-            f"steps_per_s={speed} is out of range; give steps per second above 0 and up to "
-            f"{FASTEST:g}, or None for as fast as it goes (pause stops the engine)"
-        )
-    return float(speed)
+    return checked

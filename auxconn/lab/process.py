@@ -21,6 +21,7 @@ from auxconn.lab import environment
 from auxconn.lab.config import LabConfig
 from auxconn.lab.job import Job
 from auxconn.lab.workload_specs import WorkloadSpec
+from auxconn.texts import shown
 
 if TYPE_CHECKING:
     from auxconn.lab.workloads import Workload
@@ -51,7 +52,7 @@ class LabProcess:
     Raises
     ------
     ValueError
-        When the workload's longest request doesn't fit in the pool.
+        When a setting cannot be, or the workload's longest request doesn't fit in the pool.
     """
 
     def __init__(
@@ -66,7 +67,6 @@ class LabProcess:
     ) -> None:
         spec = _spec(workload_spec)
         self._job = Job(config, spec, address, engine, steps_per_s, paused)
-        _check(self._job)
         self._process: subprocess.Popen[str] | None = None
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._reader: threading.Thread | None = None
@@ -178,7 +178,6 @@ class LabProcess:
             job = replace(job, workload=_spec(workload_spec))
         if steps_per_s is not None:
             job = replace(job, steps_per_s=steps_per_s)
-        _check(job)
         with self._lock:
             self.stop()
             self._job = job
@@ -212,12 +211,13 @@ class LabProcess:
 
 
 def _spec(workload: WorkloadSpec | Workload) -> WorkloadSpec:
-    return workload if isinstance(workload, WorkloadSpec) else workload.spec
-
-
-def _check(job: Job) -> None:
-    prompt, output = job.workload.longest
-    job.config.check_request(prompt, output, f"workload {job.workload.describe()}")
+    spec = getattr(workload, "spec", workload)
+    if not isinstance(spec, WorkloadSpec):
+        raise ValueError(
+            f"workload_spec={shown(workload)} cannot be sent to another process; give one of "
+            "auxconn.lab.workloads, such as workloads.grpo(), or a WorkloadSpec"
+        )
+    return spec
 
 
 def _keep(lines: IO[str], tail: deque[str]) -> None:

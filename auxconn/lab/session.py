@@ -7,7 +7,6 @@ same lock as a step, so changes happen between two steps whichever thread they c
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
 from collections.abc import Callable, Iterable
@@ -15,16 +14,19 @@ from typing import Any
 
 from auxconn import facts as names
 from auxconn.channel import Channel
+from auxconn.checks import check_bool, check_capacity
 from auxconn.lab import commands, environment
 from auxconn.lab.config import LabConfig
 from auxconn.lab.engine import Engine, StepResult
-from auxconn.lab.feeder import Feeder, check_concurrency
+from auxconn.lab.feeder import Feeder
 from auxconn.lab.pacer import Pacer
-from auxconn.lab.requests import LabRequest
+from auxconn.lab.requests import LabRequest, name_of
 from auxconn.lab.source import LabSource, config_facts
+from auxconn.lab.streams import as_stream, check_fit, describe
+from auxconn.lab.watched import Watched
 from auxconn.lab.workload_specs import WorkloadSpec
-from auxconn.lab.workloads import Workload
 from auxconn.sink import Sink
+from auxconn.texts import shown
 from auxconn.wire import Fact
 
 
@@ -44,29 +46,30 @@ class Session:
         concurrency: int | None,
         progress: Callable[[str], None],
     ) -> None:
+        if not isinstance(config, LabConfig):
+            raise ValueError(f"config={shown(config)} is no LabConfig")
         self.config = config
         """Settings of the engine there is now."""
-        self.workload = _stream(workload)
+        self.workload = as_stream(workload)
         """What it is given."""
         self.name = name
         self.pacer = pacer
         self.error: BaseException | None = None
         """What ended the engine; None while all is well."""
-        _check_fit(config, self.workload)
+        check_fit(config, self.workload)
         self._sink = sink
         self._source = LabSource(sink)
         self._lock = threading.RLock()
-        self._concurrency = concurrency
-        self._workloads = 0
+        self._workloads = 1
         self._closed = False
+        self._feeder = Feeder(self.workload, concurrency)
         progress("import")
         environment.load()
         progress("engine")
-        self._engine, self._engine_sink, self._attachment = self._build(config)
+        self._watched = self._build(config)
         progress("workload")
-        self._feeder = self._feed([])
         self.announce()
-        self._source.event("workload", repr(self.workload))
+        self._source.event("workload", describe(self.workload))
         progress("ready")
 
     # -- looking --------------------------------------------------------------------------
@@ -84,7 +87,7 @@ class Session:
     @property
     def engine(self) -> Engine:
         """The engine there is now; another one after `reconfigure`."""
-        return self._engine
+        return self._watched.engine
 
     @property
     def num_steps(self) -> int:
@@ -94,7 +97,7 @@ class Session:
     @property
     def done(self) -> bool:
         """True when the workload is over and the engine has nothing left to do."""
-        return self._feeder.done and not self._engine.has_work
+        return self._feeder.done and not self.engine.has_work
 
     def describe(self) -> str:
         """The lab in a line."""
@@ -107,8 +110,8 @@ class Session:
         hashed = f" hashed by {config.hash_size}" if config.is_hybrid else ""
         return (
             f"{config.num_blocks} blocks of {config.block_size} tokens{hashed}, capacity "
-            f"{self._engine.capacity}{tier}, connector {config.connector}, "
-            f"{self.workload!r}"
+            f"{self.engine.capacity}{tier}, connector {config.connector}, "
+            f"{describe(self.workload)}"
         )
 
     # -- running and changing -------------------------------------------------------------
@@ -126,22 +129,14 @@ class Session:
         """
         with self._lock:
             self._check_open()
-            for request in self._feeder.due():
-                try:
-                    self._engine.add(request)
-                except Exception as error:
-                    # vLLM's own refusals are no ValueErrors; whoever waits for the
-                    # request's end must not wait for ever.
-                    self._feeder.ended(request.id)
-                    self._source.event("error", f"left out: {error}")
-                    if isinstance(error, ValueError):
-                        raise
-                    raise ValueError(
-                        f"request {request.id!r} was refused: "
-                        f"{type(error).__name__}: {error}"
-                    ) from error
             try:
-                result = self._engine.step()
+                for request in self._feeder.due():
+                    self._add(request)
+            except ValueError as error:
+                self._source.event("error", f"left out: {error}")
+                raise
+            try:
+                result = self.engine.step()
             except BaseException as error:
                 self._fail(error)
                 raise
@@ -167,22 +162,20 @@ class Session:
 
         Raises
         ------
-        ValueError
+        CapacityError
             When `blocks` isn't a whole number of at least 1.
         """
         with self._lock:
             self._check_open()
-            if not isinstance(blocks, bool) and hasattr(blocks, "__index__"):
-                blocks = operator.index(blocks)  # numpy's whole numbers are ones too
             # What the settings refuse never reaches the engine.
-            config = self.config.replace(capacity=blocks)
-            before = self._engine.set_capacity(blocks)
+            config = self.config.replace(capacity=check_capacity(blocks))
+            before = self.engine.set_capacity(blocks)
             self.config = config
             # The scheduler's probe sees it with the next step, and writes the event.
             self.announce()
             return before
 
-    def reconfigure(self, **changes: Any) -> LabConfig:
+    def reconfigure(self, /, **changes: Any) -> LabConfig:
         """Build the engine anew with other settings, on the same workload.
 
         The requests that had not ended start again in the new engine; the pool, the KV
@@ -202,7 +195,7 @@ class Session:
         with self._lock:
             self._check_open()
             wanted = self.config.replace(**changes)
-            _check_fit(wanted, self.workload)
+            check_fit(wanted, self.workload)
             for request in self._feeder.active():
                 wanted.check_request(
                     len(request.prompt), request.max_tokens, f"request {request.id!r}"
@@ -228,7 +221,7 @@ class Session:
             )
             fresh = self._build(wanted)
             self._release_engine()
-            self._engine, self._engine_sink, self._attachment = fresh
+            self._watched = fresh
             self.config = wanted
             again = self._feeder.num_active
             self._feeder.restart_active()
@@ -249,16 +242,20 @@ class Session:
         Raises
         ------
         ValueError
-            When its longest request doesn't fit in the pool.
+            When it is no workload, or its longest request doesn't fit in the pool; the
+            one there is goes on.
         """
         with self._lock:
             self._check_open()
-            stream = _stream(workload)
-            _check_fit(self.config, stream)
-            check_concurrency(concurrency)
-            self.workload, self._concurrency = stream, concurrency
-            self._feeder = self._feed(self._feeder.active())
-            self._source.event("workload", repr(stream))
+            stream = as_stream(workload)
+            check_fit(self.config, stream)
+            number = self._workloads + 1
+            # It may bear the ids of a former workload, which may still be running.
+            self._feeder = Feeder(
+                stream, concurrency, f"{number}:", self._feeder.active()
+            )
+            self.workload, self._workloads = stream, number
+            self._source.event("workload", describe(stream))
             self.announce()
 
     def reset_prefix_cache(self, *, kv_tier: bool = False) -> None:
@@ -271,10 +268,11 @@ class Session:
         ValueError
             When a load does not land; nothing was dropped then.
         """
+        check_bool("kv_tier", kv_tier)
         with self._lock:
             self._check_open()
             try:
-                result = self._engine.reset_prefix_cache(kv_tier=kv_tier)
+                result = self.engine.reset_prefix_cache(kv_tier=kv_tier)
             except ValueError:
                 raise
             except BaseException as error:
@@ -284,16 +282,17 @@ class Session:
 
     def abort(self, request_id: str) -> bool:
         """Abort a request; False when there is no such request in the engine."""
+        request_id = name_of("request", request_id)
         with self._lock:
             self._check_open()
-            found = self._engine.abort(request_id)
+            found = self.engine.abort(request_id)
             if found:
                 self._feeder.ended(request_id)
             return found
 
     def mark(self, text: str) -> None:
         """Write a mark into `events`: where a stretch of an experiment begins."""
-        self._source.event("mark", text)
+        self._source.event("mark", str(text))
 
     def close(self) -> None:
         """End the session: its probes, the store's writer. Safe to call twice."""
@@ -305,44 +304,28 @@ class Session:
 
     # -- inside ---------------------------------------------------------------------------
 
-    def _build(self, config: LabConfig) -> tuple[Engine, Sink, Any]:
-        """Build an engine and put the probes on it."""
-        from auxconn.attach import attach
+    def _build(self, config: LabConfig) -> Watched:
+        # A channel's reader is elsewhere: rows can be made beside the engine's thread.
+        # Frames of this process are complete after each step.
+        deferred = isinstance(self._sink, Channel)
+        return Watched(config, self._source.engine_sink(), self.name, deferred=deferred)
 
+    def _add(self, request: LabRequest) -> None:
         try:
-            engine = Engine(config)
-        except ValueError:
-            raise
+            self.engine.add(request)
         except Exception as error:
+            # Whoever waits for the request's end must not wait for ever.
+            self._feeder.ended(request.id)
+            if isinstance(error, ValueError):
+                raise
+            # vLLM's own refusals.
             raise ValueError(
-                f"vLLM could not build this engine: {type(error).__name__}: {error}"
+                f"request {shown(request.id)} was refused: {type(error).__name__}: {error}"
             ) from error
-        sink = self._source.engine_sink()
-        try:
-            attachment = attach(
-                scheduler=engine.scheduler,
-                worker=engine.worker,
-                to=sink,
-                engine=self.name,
-                # A channel's reader is elsewhere: rows can be made beside the engine's
-                # thread. Frames of this process are complete after each step.
-                deferred=isinstance(self._sink, Channel),
-            )
-        except BaseException:
-            engine.close()
-            raise
-        return engine, sink, attachment
-
-    def _feed(self, running: list[LabRequest]) -> Feeder:
-        self._workloads += 1
-        # A second workload may bear the first one's ids, which may still be running.
-        prefix = f"{self._workloads}:" if self._workloads > 1 else ""
-        return Feeder(self.workload, self._concurrency, prefix, running)
 
     def _release_engine(self) -> None:
-        self._attachment.detach()
         try:
-            self._engine.close()
+            self._watched.close()
         except Exception:
             # A store that had failed says so again when it is closed.
             if self.error is None:
@@ -366,35 +349,19 @@ class Session:
 
     def announce(self) -> None:
         """Announce the facts, as far as they have changed."""
-        workload = self.workload
         self._source.announce(
-            self._engine_sink,
+            self._watched.sink,
             {
                 **config_facts(self.config),
                 names.VLLM_VERSION: _vllm_version(),
-                names.CAPACITY: self._engine.capacity,
-                names.WORKLOAD: (
-                    repr(workload)
-                    if isinstance(workload, Workload)
-                    else type(workload).__name__
-                ),
+                names.CAPACITY: self.engine.capacity,
+                names.WORKLOAD: describe(self.workload),
                 names.STEPS_PER_S: self.pacer.steps_per_s,
                 names.PAUSED: self.pacer.paused,
                 names.PID: os.getpid(),
             },
             commands.NAMES,
         )
-
-
-def _stream(workload: Iterable[LabRequest] | WorkloadSpec) -> Iterable[LabRequest]:
-    return workload.build() if isinstance(workload, WorkloadSpec) else workload
-
-
-def _check_fit(config: LabConfig, workload: Iterable[LabRequest]) -> None:
-    longest: tuple[int, int] | None = getattr(workload, "longest", None)
-    if longest is not None:
-        prompt, output = longest
-        config.check_request(prompt, output, f"workload {workload!r}")
 
 
 def _shown(config: LabConfig, name: str) -> object:

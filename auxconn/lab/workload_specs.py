@@ -3,7 +3,8 @@
 The viewer offers a workload and its parameters as controls and sends the choice to a lab in
 another process, so a workload has a form that is plain data: a name and numbers. Everything
 that is known of a parameter is written here once: the functions in `auxconn.lab.workloads`
-take their checks from it, the controls their limits, and no numpy or vLLM is imported.
+take their signatures, manuals and checks from it, the controls their limits, and no numpy
+or vLLM is imported.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from auxconn.checks import number, whole
+from auxconn.texts import shown
 
 if TYPE_CHECKING:
     from auxconn.lab.workloads import Workload
@@ -33,6 +37,15 @@ class Parameter:
     help: str
     whole: bool = True
 
+    @property
+    def limits(self) -> str:
+        """What it may be, in words."""
+        optional = ", or None" if self.default is None else ""
+        return (
+            f"from {self.least:,.12g} to {self.most:,.12g} {self.unit}".rstrip()
+            + optional
+        )
+
     def check(self, value: Any, workload: str) -> Value:
         """Return `value` as the workload takes it.
 
@@ -41,24 +54,18 @@ class Parameter:
         ValueError
             When it is no number of the right kind, or out of range.
         """
-        limits = f"from {self.least:g} to {self.most:g} {self.unit}".rstrip()
-        optional = " (or None)" if self.default is None else ""
         if value is None and self.default is None:
             return None
-        number = int | float if not self.whole else int
-        if isinstance(value, bool) or not isinstance(value, number):
-            kind = "a whole number" if self.whole else "a number"
-            raise ValueError(
-                f"{workload}: {self.name}={value!r} is not {kind}; give one {limits}"
-                f"{optional}"
-            )
+        taken = whole(value) if self.whole else number(value)
         # A NaN is in no range, so it is refused here too.
-        if not self.least <= value <= self.most:
+        if taken is None or not self.least <= taken <= self.most:
+            kind = "a whole number" if self.whole else "a number"
+            what = f"not {kind}" if taken is None else "out of range"
             raise ValueError(
-                f"{workload}: {self.name}={value} is out of range; give one {limits}"
-                f"{optional}"
+                f"{workload}: {self.name}={shown(value)} is {what}; give one "
+                f"{self.limits}"
             )
-        return value if self.whole else float(value)
+        return taken
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,19 @@ class Kind:
         """Parameters by name, as they are when left out."""
         return {one.name: one.default for one in self.parameters}
 
+    @property
+    def manual(self) -> str:
+        """Docstring of the function that makes it."""
+        lines = [self.help, "", "Parameters", "----------"]
+        for one in self.parameters:
+            lines += [
+                one.name,
+                f"    {one.help} {one.limits.replace('from', 'From', 1)}.",
+            ]
+        lines += ["", "Raises", "------", "ValueError"]
+        lines += ["    When there is no such parameter, or a value is out of range."]
+        return "\n".join(lines)
+
 
 @dataclass(frozen=True)
 class WorkloadSpec:
@@ -93,10 +113,14 @@ class WorkloadSpec:
 
     def __post_init__(self) -> None:
         kind = _kind(self.name)
+        if not isinstance(self.params, Mapping):
+            raise ValueError(
+                f"{self.name}: params={shown(self.params)} are no parameters by name"
+            )
         unknown = [name for name in self.params if name not in kind.defaults]
         if unknown:
             raise ValueError(
-                f"{self.name}: no parameter {', '.join(map(repr, unknown))}; it takes "
+                f"{self.name}: no parameter {', '.join(map(shown, unknown[:5]))}; it takes "
                 f"{', '.join(kind.defaults)}"
             )
         checked = {
@@ -145,18 +169,19 @@ class WorkloadSpec:
         ValueError
             When it has no name, or as the constructor.
         """
-        params = dict(data)
+        given: Any = data
+        params = dict(given) if isinstance(given, Mapping) else {}
         name = params.pop("name", None)
         if not isinstance(name, str):
             raise ValueError(
-                f"a workload needs a name, one of {', '.join(KINDS)}; got {name!r}"
+                f"a workload needs a name, one of {', '.join(KINDS)}; got {shown(data)}"
             )
         return cls(name, params)
 
 
-def _kind(name: str) -> Kind:
-    if name not in KINDS:
-        raise ValueError(f"no workload {name!r}; there are {', '.join(KINDS)}")
+def _kind(name: Any) -> Kind:
+    if not isinstance(name, str) or name not in KINDS:
+        raise ValueError(f"no workload {shown(name)}; there are {', '.join(KINDS)}")
     return KINDS[name]
 
 

@@ -9,13 +9,14 @@ requests keeps nothing in memory and a prompt that comes back is the same prompt
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from inspect import Parameter, Signature
 from itertools import count, islice
 from typing import Any
 
 import numpy as np
 
 from auxconn.lab.requests import LabRequest
-from auxconn.lab.workload_specs import WorkloadSpec
+from auxconn.lab.workload_specs import KINDS, Kind, Value, WorkloadSpec
 
 __all__ = ["LabRequest", "Workload", "grpo", "multi_turn", "scan", "shared_prefix"]
 
@@ -71,156 +72,28 @@ class Workload:
         return self.spec.describe()
 
 
-def grpo(
-    *,
-    prompts: int = 96,
-    samples: int = 8,
-    system_tokens: int = 64,
-    prompt_tokens: int = 640,
-    output_tokens: int = 64,
-    concurrency: int = 32,
-    rate: float | None = None,
-    requests: int | None = None,
-    seed: int = 0,
-) -> Workload:
-    """Reinforcement-learning rollouts: `samples` outputs of every prompt, in epochs.
+def _maker(kind: Kind) -> Callable[..., Workload]:
+    """Build the function that makes a workload: what is known of it is in its `Kind`."""
 
-    Parameters
-    ----------
-    prompts
-        Prompts of the data set; each epoch takes them in another order.
-    samples
-        Requests in a row with the same prompt.
-    system_tokens
-        Tokens that all prompts begin with.
-    prompt_tokens
-        Tokens of the longest prompt after those; the shortest has half as many.
-    output_tokens
-        Tokens of the longest output; the shortest has half as many.
-    concurrency
-        Requests kept in the engine at once.
-    rate
-        Requests per step, arriving at random times, in place of `concurrency`.
-    requests
-        Ends after so many; None is endless.
-    seed
-        Of all that is drawn.
+    def make(**params: Value) -> Workload:
+        return Workload(WorkloadSpec(kind.name, params))
 
-    Raises
-    ------
-    ValueError
-        When a value is out of range; the text names it and the range.
-    """
-    return _build("grpo", locals())
+    make.__name__ = make.__qualname__ = kind.name
+    make.__doc__ = kind.manual
+    make.__signature__ = Signature(  # type: ignore[attr-defined]
+        [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=default)
+            for name, default in kind.defaults.items()
+        ],
+        return_annotation=Workload,
+    )
+    return make
 
 
-def multi_turn(
-    *,
-    sessions: int = 24,
-    turns: int = 6,
-    system_tokens: int = 128,
-    user_tokens: int = 160,
-    output_tokens: int = 96,
-    concurrency: int = 32,
-    rate: float | None = None,
-    requests: int | None = None,
-    seed: int = 0,
-) -> Workload:
-    """Conversations: a turn's prompt is all that was said before and some more.
-
-    Parameters
-    ----------
-    sessions
-        Conversations under way at once; one that has ended is followed by a new one.
-    turns
-        Turns of a conversation.
-    system_tokens
-        Tokens that all conversations begin with.
-    user_tokens
-        Tokens a turn adds at most; at least it adds half as many.
-    output_tokens
-        Tokens of the longest output; the shortest has half as many.
-    concurrency, rate, requests, seed
-        See `grpo`. A turn never arrives before the turn before it has ended.
-
-    Raises
-    ------
-    ValueError
-        When a value is out of range; the text names it and the range.
-    """
-    return _build("multi_turn", locals())
-
-
-def shared_prefix(
-    *,
-    prefixes: int = 64,
-    zipf: float = 1.0,
-    prefix_tokens: int = 768,
-    suffix_tokens: int = 96,
-    output_tokens: int = 32,
-    concurrency: int = 32,
-    rate: float | None = None,
-    requests: int | None = None,
-    seed: int = 0,
-) -> Workload:
-    """Shared prefixes of Zipf popularity, each with a question of its own behind it.
-
-    Parameters
-    ----------
-    prefixes
-        Different prefixes.
-    zipf
-        Exponent of their popularity; 0 is uniform.
-    prefix_tokens
-        Tokens of a prefix.
-    suffix_tokens
-        Tokens of the longest question; the shortest has half as many.
-    output_tokens
-        Tokens of the longest output; the shortest has half as many.
-    concurrency, rate, requests, seed
-        See `grpo`.
-
-    Raises
-    ------
-    ValueError
-        When a value is out of range; the text names it and the range.
-    """
-    return _build("shared_prefix", locals())
-
-
-def scan(
-    *,
-    documents: int = 128,
-    prompt_tokens: int = 768,
-    output_tokens: int = 16,
-    concurrency: int = 32,
-    rate: float | None = None,
-    requests: int | None = None,
-    seed: int = 0,
-) -> Workload:
-    """Different documents one after the other, round and round.
-
-    Parameters
-    ----------
-    documents
-        Documents in a round.
-    prompt_tokens
-        Tokens of a document.
-    output_tokens
-        Tokens of the longest output; the shortest has half as many.
-    concurrency, rate, requests, seed
-        See `grpo`.
-
-    Raises
-    ------
-    ValueError
-        When a value is out of range; the text names it and the range.
-    """
-    return _build("scan", locals())
-
-
-def _build(name: str, params: dict[str, Any]) -> Workload:
-    return Workload(WorkloadSpec(name, params))
+grpo = _maker(KINDS["grpo"])
+multi_turn = _maker(KINDS["multi_turn"])
+shared_prefix = _maker(KINDS["shared_prefix"])
+scan = _maker(KINDS["scan"])
 
 
 class _Draw:

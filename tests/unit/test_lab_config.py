@@ -64,7 +64,7 @@ from auxconn.lab.config import LabConfig
         ),
         ({"top_k": 2000, "num_experts": 4096}, ["top_k=2000", "at most 1024"]),
         ({"num_blocks": float("nan")}, ["num_blocks=nan", "whole number"]),
-        ({"num_blocks": 10**5000}, ["num_blocks=a int that cannot be shown"]),
+        ({"num_blocks": 10**5000}, ["num_blocks=<int that cannot be shown>"]),
         ({"num_blocks": list(range(10**5))}, ["num_blocks=[0, 1, 2", "…"]),
         ({"num_blocks": None}, ["num_blocks=None", "whole number"]),
         ({"sliding_window": 2**60, "hybrid": True}, [f"sliding_window={2**60}"]),

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import count
+from typing import Any
 
+import pytest
+
+from auxconn.lab import workloads
 from auxconn.lab.feeder import Feeder
 from auxconn.lab.requests import LabRequest
 
@@ -115,3 +119,67 @@ def test_an_unknown_end_is_ignored() -> None:
     feeder = Feeder([request("a")], concurrency=1)
     feeder.ended("nobody")
     assert names(feeder.due()) == ["a"]
+
+
+@pytest.mark.parametrize("bad", [None, 5, "abc", {"id": "a"}, workloads.scan])
+def test_what_is_no_request_is_left_out(bad: Any) -> None:
+    feeder = Feeder([request("a"), bad, request("b")], concurrency=3)
+    due = feeder.due()
+    assert next(due).id == "a"
+    with pytest.raises(ValueError, match="is no LabRequest"):
+        next(due)
+    assert not feeder.done
+    assert names(feeder.due()) == ["b"]
+
+
+def test_an_id_that_has_not_ended_is_left_out_and_may_come_again_later() -> None:
+    feeder = Feeder([request("a"), request("a"), request("b")], concurrency=3)
+    due = feeder.due()
+    next(due)
+    with pytest.raises(ValueError, match="id 'a' is that of a request which has not"):
+        next(due)
+    assert names(feeder.due()) == ["b"]
+    assert names(feeder.active()) == ["a", "b"]
+    again = Feeder([request("a"), request("a")], concurrency=1)
+    assert names(again.due()) == ["a"]
+    again.ended("a")
+    assert names(again.due()) == ["a"]
+
+
+def test_a_waiting_id_is_left_out_too() -> None:
+    stream = [request("a"), request("b", after="a"), request("b", after="a")]
+    feeder = Feeder(stream, concurrency=3)
+    due = feeder.due()
+    next(due)
+    with pytest.raises(ValueError, match="id 'b'"):
+        next(due)
+    assert names(feeder.due()) == []
+    feeder.ended("a")
+    assert names(feeder.due()) == ["b"]
+    feeder.ended("b")
+    assert feeder.done
+
+
+def test_a_circle_of_followers_goes_round_once() -> None:
+    feeder = Feeder([request("a", after="b"), request("b", after="a")], concurrency=2)
+    assert names(feeder.due()) == ["a"]
+    feeder.ended("a")
+    assert names(feeder.due()) == ["b"]
+    feeder.ended("b")
+    assert feeder.done
+
+
+def test_a_workload_that_fails_is_over_and_says_so() -> None:
+    def stream() -> Iterator[LabRequest]:
+        yield request("a")
+        raise KeyError("prompt")
+
+    feeder = Feeder(stream(), concurrency=2)
+    due = feeder.due()
+    next(due)
+    assert not feeder.done  # looking does not raise
+    with pytest.raises(ValueError, match="workload failed: KeyError: 'prompt'") as told:
+        next(due)
+    assert isinstance(told.value.__cause__, KeyError)
+    feeder.ended("a")
+    assert feeder.done

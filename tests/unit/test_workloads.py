@@ -160,9 +160,14 @@ def test_arrivals_come_at_the_rate_and_never_go_back() -> None:
         ("grpo", {"samples": True}, "samples=True is not a whole number"),
         ("grpo", {"samples": None}, "samples=None is not a whole number"),
         ("grpo", {"rate": float("nan")}, "rate=nan is out of range"),
-        ("grpo", {"rate": "fast"}, r"rate='fast' is not a number.*\(or None\)"),
+        ("grpo", {"rate": "fast"}, "rate='fast' is not a number.*, or None"),
         ("grpo", {"requests": 0}, "requests=0"),
         ("shared_prefix", {"zipf": -1}, "zipf=-1"),
+        (["grpo"], {}, r"no workload \['grpo'\]"),
+        ("grpo", None, "params=None are no parameters"),
+        ("grpo", {"prompts": 10**5000}, "prompts=<int that cannot be shown> is out of"),
+        ("grpo", {"prompts": list(range(9999))}, r"prompts=\[0, 1.*… is not a whole"),
+        ("grpo", {"rate": float("inf")}, "rate=inf is out of range"),
     ],
 )
 def test_refuses_what_it_cannot_be(
@@ -172,7 +177,34 @@ def test_refuses_what_it_cannot_be(
         WorkloadSpec(name, params)
 
 
+@pytest.mark.parametrize("data", [None, 5, [1], {}, {"name": None}])
+def test_data_without_a_name_is_refused(data: Any) -> None:
+    with pytest.raises(ValueError, match="needs a name, one of grpo"):
+        WorkloadSpec.from_dict(data)
+
+
+def test_numpys_numbers_are_numbers() -> None:
+    spec = WorkloadSpec(
+        "shared_prefix", {"prefixes": np.int64(3), "zipf": np.float32(1)}
+    )
+    assert json.loads(json.dumps(spec.to_dict()))["prefixes"] == 3
+    assert spec.describe() == "shared_prefix(prefixes=3)"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_function_says_what_is_known_of_its_workload(name: str) -> None:
+    make, kind = MAKERS[name], KINDS[name]
+    assert (make.__name__, make.__qualname__) == (name, name)
+    manual = inspect.getdoc(make)
+    assert manual.startswith(kind.help)
+    for one in kind.parameters:
+        assert f"\n{one.name}\n    {one.help}" in manual
+    assert "From 1 to 4,096 requests." in manual
+
+
 def test_functions_refuse_too() -> None:
+    with pytest.raises(ValueError, match="scan: no parameter 'document'; it takes doc"):
+        workloads.scan(document=3)
     with pytest.raises(ValueError, match="turns=0"):
         workloads.multi_turn(turns=0)
 
