@@ -8,7 +8,6 @@ undone. One that the engine does not obey is disabled and says why.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,35 +16,17 @@ import panel as pn
 
 from auxconn.lab.workload_specs import KINDS
 
-from . import words
+from . import changes
+from .changes import SPEEDS, nearest, parse_workload, speed_words
+from .notes import Notes
 from .snapshot import Snapshot
-from .steering import Change, Outcome, Steering, capacity_preview, capacity_words
+from .steering import Change, Steering
 from .theme import asset
-from .views.note import Note
+from .views.parameters import ParametersView
 
 BLOCK_SIZES = (4, 8, 16, 32, 64, 128)
-SPEEDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 0.0)
-"""Steps per second to choose from; 0 is as fast as it goes, which engines call None."""
-
-KV_TIER_FACTOR = 4
-"""A KV tier that is switched on is so many times the pool, unless it had a size before."""
 
 LEAST_CAPACITY = 8
-
-_WHY = {
-    "set_capacity": "This engine's capacity cannot be set while it runs.",
-    "reconfigure": "This engine keeps the sizes it was started with: stop it and start it "
-    "with others.",
-    "workload": "This engine gets its requests from its users.",
-    "speed": "This engine runs as fast as it can.",
-    "pause": "This engine cannot be paused from here.",
-    "step": "This engine cannot be stepped from here.",
-    "reset_prefix_cache": "This engine's prefix cache cannot be reset from here.",
-}
-_ABSENT = "No engine to steer yet."
-_LOST = "The engine does not answer; its controls come back with it."
-
-_CALL = re.compile(r"^([a-z_]+)\((.*)\)$")
 
 
 class Controls:
@@ -115,7 +96,7 @@ class Controls:
         )
         self.speed = pn.widgets.DiscreteSlider(
             label="Speed",
-            options={_speed(speed): speed for speed in SPEEDS},
+            options={speed_words(speed): speed for speed in SPEEDS},
             value=50.0,
             **wide,
         )
@@ -134,11 +115,8 @@ class Controls:
         for name, widget in self.widgets.items():
             widget.css_classes = [f"ac-control-{name}"]
         self.source = self.widgets
-        self._notes = {
-            name: Note("", sizing_mode="stretch_width", margin=0, stylesheets=[
-                asset("section.css")])
-            for name in ("capacity", "shape", "load", "run")
-        }  # fmt: skip
+        self.parameters = ParametersView(self._change_parameters)
+        self.notes = Notes(steering)
         self._watch()
         self.root = pn.Column(
             pn.Row(
@@ -150,20 +128,21 @@ class Controls:
                 stylesheets=[":host { align-items: flex-end; }"],
             ),
             pn.Column(self.slider, margin=(10, 8, 4, 8), sizing_mode="stretch_width"),
-            self._notes["capacity"],
+            self.notes.panes["capacity"],
             _title("Engine", "changes rebuild it"),
             pn.Row(self.block_size, self.hash_block_size, **_row()),
             pn.Row(self.num_blocks, self.kv_tier_blocks, **_row()),
             pn.Row(_label("KV tier"), self.kv_tier, **_row()),
             pn.Row(_label("Connector"), self.connector, **_row()),
-            self._notes["shape"],
+            self.notes.panes["shape"],
             _title("Workload"),
             self.workload,
-            self._notes["load"],
+            self.parameters.root,
+            self.notes.panes["load"],
             pn.Column(self.speed, margin=(10, 8, 4, 8), sizing_mode="stretch_width"),
             pn.Row(self.pause, self.step, **_row()),
             pn.Row(self.reset, **_row()),
-            self._notes["run"],
+            self.notes.panes["run"],
             pn.Row(self.undo, **_row()),
             sizing_mode="stretch_width",
             margin=0,
@@ -193,7 +172,7 @@ class Controls:
             self._enable(snapshot)
             self._tell()
             return True
-        self._preview()
+        self._tell_capacity()
         return False
 
     def _capacity_in_force(self, snapshot: Snapshot) -> int | None:
@@ -236,7 +215,7 @@ class Controls:
                 if known is not None and known["name"] in KINDS:
                     self.workload.value = known["name"]
         if "steps_per_s" in facts and "steps_per_s" in (self._facts or {}):
-            self.speed.value = _nearest(facts["steps_per_s"])
+            self.speed.value = nearest(facts["steps_per_s"])
         if "paused" in facts:
             running = not facts["paused"]
             self.pause.label = "❚❚  Pause" if running else "▶  Resume"
@@ -276,135 +255,103 @@ class Controls:
             self.kv_tier_blocks.disabled or not self.kv_tier.value
         )
         self.undo.disabled = not fresh
+        self._show_parameters()
+
+    def _show_parameters(self) -> None:
+        """Show the parameters in force, or the defaults of a workload that is not."""
+        name = self.workload.value
+        known = parse_workload(str(self._facts.get("workload") or "")) or {}
+        values = {
+            key: value
+            for key, value in known.items()
+            if key != "name" and known["name"] == name
+        }
+        self.parameters.show(name, values, self.workload.disabled)
 
     # To the engine
 
     def _watch(self) -> None:
-        self.capacity.param.watch(self._by("capacity", "number"), "value_throttled")
+        self.capacity.param.watch(self._by(self._change_capacity), "value_throttled")
         self.slider.param.watch(self._drag, "value")
-        self.slider.param.watch(self._by("capacity", "slider"), "value_throttled")
-        for name in (
-            "block_size",
-            "hash_block_size",
-            "kv_tier",
-            "connector",
-            "workload",
+        self.slider.param.watch(
+            self._by(lambda power: self._change_capacity(_blocks(power))),
+            "value_throttled",
+        )
+        for name, event, change in (
+            ("block_size", "value", changes.block_size),
+            ("hash_block_size", "value", changes.hash_block_size),
+            ("connector", "value", changes.connector),
+            ("num_blocks", "value_throttled", changes.num_blocks),
+            ("kv_tier_blocks", "value_throttled", changes.kv_tier_blocks),
+            ("speed", "value_throttled", changes.speed),
         ):
-            self.widgets[name].param.watch(self._by(name), "value")
-        for name in ("num_blocks", "kv_tier_blocks"):
-            self.widgets[name].param.watch(self._by(name), "value_throttled")
-        self.speed.param.watch(self._by("speed"), "value_throttled")
+            self.widgets[name].param.watch(self._by_facts(change), event)
+        self.kv_tier.param.watch(
+            self._by(
+                lambda on: self._ask(changes.kv_tier(self._facts, on, self._tier))
+            ),
+            "value",
+        )
+        self.workload.param.watch(
+            self._by(lambda name: self._change_parameters(name, {})), "value"
+        )
         self.pause.on_click(lambda _: self.toggle_engine())
         self.step.on_click(lambda _: self.one_step())
         self.reset.on_click(lambda _: self._ask_reset())
         self.undo.on_click(lambda _: self._undo())
 
-    def _by(self, control: str, how: str = "") -> Callable[[Any], None]:
+    def _by(self, change: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Do `change` when the user moved a widget, not when an engine's fact did."""
+
         def changed(event: Any) -> None:
             if not self._quiet and event.new is not None:
-                getattr(self, f"_change_{control}")(event.new, how)
+                change(event.new)
                 self._tell()
 
         return changed
+
+    def _by_facts(
+        self, change: Callable[[dict[str, Any], Any], Change | None]
+    ) -> Callable[[Any], None]:
+        return self._by(lambda value: self._ask(change(self._facts, value)))
+
+    def _ask(self, change: Change | None) -> None:
+        if change is not None:
+            self._steering.ask(change)
 
     def _drag(self, event: Any) -> None:
         """The slider moves: show the number, and what it would do."""
         if not self._quiet:
             self._quietly(setattr, self.capacity, "value", _blocks(event.new))
-            self._preview()
+            self._tell_capacity()
 
-    def _change_capacity(self, value: float, how: str) -> None:
-        blocks = _blocks(value) if how == "slider" else int(value)
+    def _change_capacity(self, blocks: int) -> None:
         self._quietly(setattr, self.capacity, "value", blocks)
         self._quietly(
             setattr, self.slider, "value", float(np.log2(max(blocks, LEAST_CAPACITY)))
         )
-        before = self._facts.get("capacity")
-        if blocks == before:
-            return
-        self._send(
-            "capacity",
-            f"capacity {words.whole(before)} → {words.whole(blocks)}",
-            "set_capacity",
-            {"blocks": blocks},
-            {"blocks": before} if before else None,
-            f"capacity back to {words.whole(before)}",
-        )
+        self._ask(changes.capacity(self._facts, blocks))
 
-    def _change_block_size(self, value: int, _how: str) -> None:
-        changes: dict[str, Any] = {"block_size": int(value)}
-        hashed = self._facts.get("hash_block_size")
-        if hashed and (int(value) % int(hashed) or int(hashed) > int(value)):
-            # The finer hashing does not divide the new size: hash by whole blocks.
-            changes["hash_block_size"] = None
-        self._rebuild("block_size", changes, f"block size {value} tokens")
-
-    def _change_hash_block_size(self, value: int, _how: str) -> None:
-        text = f"hash block size {value}" if value else "hashing by whole blocks"
-        self._rebuild("hash_block_size", {"hash_block_size": int(value) or None}, text)
-
-    def _change_num_blocks(self, value: int, _how: str) -> None:
-        self._rebuild(
-            "num_blocks",
-            {"num_blocks": int(value)},
-            f"pool of {words.whole(value)} blocks",
-        )
-
-    def _change_kv_tier(self, value: bool, _how: str) -> None:
-        pool = int(self._facts.get("num_blocks") or 1024)
-        blocks = (self._tier or KV_TIER_FACTOR * pool) if value else 0
-        text = f"KV tier of {words.whole(blocks)} blocks" if value else "KV tier off"
-        self._rebuild("kv_tier", {"kv_tier_blocks": blocks}, text)
-
-    def _change_kv_tier_blocks(self, value: int, _how: str) -> None:
-        text = f"KV tier of {words.whole(value)} blocks" if value else "KV tier off"
-        self._rebuild("kv_tier_blocks", {"kv_tier_blocks": int(value)}, text)
-
-    def _change_connector(self, value: str, _how: str) -> None:
-        self._rebuild("connector", {"connector": value}, f"connector {value}")
-
-    def _rebuild(self, control: str, changes: dict[str, Any], what: str) -> None:
-        back = {name: self._facts.get(name) for name in changes}
-        if back.get("hash_block_size") == self._facts.get("block_size"):
-            back["hash_block_size"] = None
-        if all(self._facts.get(name) == value for name, value in changes.items()):
-            return
-        self._send(control, what, "reconfigure", changes, back, f"undo: {what}")
-
-    def _change_workload(self, value: str, _how: str) -> None:
-        before = parse_workload(str(self._facts.get("workload") or ""))
-        title = KINDS[value].title
-        self._send(
-            "workload", f"workload {title}", "workload", {"name": value}, before,
-            "workload as before",
-        )  # fmt: skip
-
-    def _change_speed(self, value: float, _how: str) -> None:
-        before = self._facts.get("steps_per_s")
-        if _nearest(before) == value:
-            return
-        self._send(
-            "speed",
-            f"speed {_speed(value)}",
-            "speed",
-            {"steps_per_s": value or None},
-            {"steps_per_s": before},
-            f"speed back to {_speed(before)}",
-        )
+    def _change_parameters(self, name: str, values: dict[str, Any]) -> None:
+        """Another workload, or other parameters; what is wrong with them is told."""
+        try:
+            self._ask(changes.workload(self._facts, name, values))
+        except ValueError as problem:
+            self._steering.refuse("workload", str(problem))
+        self._show_parameters()
+        self._tell()
 
     def toggle_engine(self) -> None:
         """Pause the engine, or let it run on."""
         paused = bool(self._facts.get("paused"))
-        name = "resume" if paused else "pause"
-        if name in self._commands:
-            self._send("run", "engine running" if paused else "engine paused", name, {})
-            self._tell()
+        self._run(
+            "engine running" if paused else "engine paused",
+            "resume" if paused else "pause",
+        )
 
     def one_step(self) -> None:
         """Let the engine take one step; it is paused after it."""
-        if "step" in self._commands:
-            self._send("run", "one step", "step", {"n": 1})
-            self._tell()
+        self._run("one step", "step", n=1)
 
     def _ask_reset(self) -> None:
         """A reset cannot be undone: the first click asks, the second one does it."""
@@ -412,90 +359,35 @@ class Controls:
             self.reset.label = "Empties all caches: click again"
             return
         self.reset.label = "Reset prefix cache"
-        self._send("run", "prefix cache reset", "reset_prefix_cache", {})
-        self._tell()
+        self._run("prefix cache reset", "reset_prefix_cache")
+
+    def _run(self, what: str, command: str, **args: Any) -> None:
+        if self._snapshot is not None and command in self._snapshot.commands:
+            self._steering.ask(Change("run", what, command, args))
+            self._tell()
 
     def _undo(self) -> None:
         self._steering.undo()
         self._tell()
 
-    @property
-    def _commands(self) -> frozenset[str]:
-        return frozenset() if self._snapshot is None else self._snapshot.commands
-
-    def _send(
-        self,
-        control: str,
-        what: str,
-        command: str,
-        args: dict[str, Any],
-        back: dict[str, Any] | None = None,
-        back_words: str = "",
-    ) -> None:
-        undo = None if back is None else (command, back, back_words)
-        self._steering.ask(Change(control, what, command, args, undo))
-
     # Words beside the controls
 
-    def _preview(self) -> None:
-        self._note("capacity")
+    def _tell_capacity(self) -> None:
+        self.notes.tell_capacity(
+            self._snapshot,
+            int(self.capacity.value or 0),
+            self._facts.get("capacity"),
+        )
 
     def _tell(self) -> None:
-        for name in self._notes:
-            self._note(name)
+        self.notes.tell(
+            self._snapshot,
+            int(self.capacity.value or 0),
+            self._facts.get("capacity"),
+            self.workload.value,
+        )
         undoable = self._steering.undoable
         self.undo.param.update(visible=bool(undoable), label=f"Undo: {undoable}")
-
-    def _note(self, name: str) -> None:
-        text = "".join(self._lines(name))
-        if text != self._notes[name].object:
-            self._notes[name].object = text
-
-    def _lines(self, name: str) -> list[str]:
-        snapshot = self._snapshot
-        if snapshot is None:
-            return [_p("off", _ABSENT)] if name == "capacity" else []
-        told = []
-        if name == "capacity":
-            told += self._capacity_lines(snapshot)
-        if name == "load" and self.workload.value in KINDS:
-            told.append(_p("", KINDS[self.workload.value].help))
-        outcomes = [
-            outcome
-            for control, outcome in self._steering.outcomes.items()
-            if _NOTE_OF[control] == name
-        ]
-        if outcomes:
-            told.append(_outcome(max(outcomes, key=lambda one: one.at or np.inf)))
-        why = self._why(name, snapshot)
-        if why:
-            told.append(_p("off", why))
-        return told
-
-    def _capacity_lines(self, snapshot: Snapshot) -> list[str]:
-        blocks = self.capacity.value
-        if not blocks or snapshot.fact("block_size") is None:
-            return []
-        told = [_p("", capacity_words(snapshot, int(blocks)))]
-        if blocks != self._facts.get("capacity") and not self._steering.waits(
-            "capacity"
-        ):
-            will = capacity_preview(snapshot, int(blocks))
-            if will:
-                told.append(_p("will", f"will: {will}"))
-        return told
-
-    def _why(self, name: str, snapshot: Snapshot) -> str:
-        """Why the controls of a section are disabled; empty when they are not."""
-        state = snapshot.link.state
-        if state in ("none", "still", "starting"):
-            return _ABSENT if name == "capacity" else ""
-        if not snapshot.link.fresh:
-            return _LOST if name == "capacity" else ""
-        missing = [
-            command for command in _SECTIONS[name] if command not in snapshot.commands
-        ]
-        return _WHY[missing[0]] if missing else ""
 
     def _quietly(self, do: Callable[..., Any], *args: Any) -> None:
         """Move a widget without taking it for the user's hand."""
@@ -523,34 +415,6 @@ _BY_COMMAND = {
     "reset_prefix_cache": ("reset",),
 }  # fmt: skip
 
-_SECTIONS = {
-    "capacity": ("set_capacity",),
-    "shape": ("reconfigure",),
-    "load": ("workload",),
-    "run": ("speed", "pause", "step", "reset_prefix_cache"),
-}
-
-_NOTE_OF = {
-    "capacity": "capacity", "block_size": "shape", "hash_block_size": "shape",
-    "num_blocks": "shape", "kv_tier": "shape", "kv_tier_blocks": "shape",
-    "connector": "shape", "workload": "load", "speed": "run", "run": "run",
-}  # fmt: skip
-
-
-def parse_workload(text: str) -> dict[str, Any] | None:
-    """Name and parameters of a workload from the fact's words; None for what is not one."""
-    found = _CALL.match(text)
-    if found is None:
-        return None
-    known: dict[str, Any] = {"name": found[1]}
-    for part in filter(None, (part.strip() for part in found[2].split(","))):
-        name, _, value = part.partition("=")
-        try:
-            known[name] = float(value) if "." in value or "e" in value else int(value)
-        except ValueError:
-            return None
-    return known
-
 
 def _blocks(power: float) -> int:
     """Blocks of a slider position, rounded so that the number reads well."""
@@ -559,17 +423,6 @@ def _blocks(power: float) -> int:
     if abs(power - round(power)) < 0.006:
         return int(2 ** round(power))
     return max(1, int(round(blocks / digits) * digits))
-
-
-def _nearest(speed: float | None) -> float:
-    if speed is None:
-        return 0.0
-    known = [one for one in SPEEDS if one]
-    return min(known, key=lambda one: abs(np.log(one / max(speed, 1e-6))))
-
-
-def _speed(speed: float | None) -> str:
-    return f"{speed:g} steps/s" if speed else "as fast as it goes"
 
 
 def _title(text: str, more: str = "") -> Any:
@@ -596,12 +449,3 @@ def _row() -> dict[str, Any]:
         "margin": (4, 0, 2, 0),
         "stylesheets": [":host { gap: 8px; }"],
     }
-
-
-def _p(kind: str, text: str) -> str:
-    return f'<p class="{kind}">{words.escape(text)}</p>'
-
-
-def _outcome(outcome: Outcome) -> str:
-    kind = {"sending": "sent", "applied": "done", "refused": "no"}[outcome.state]
-    return _p(kind, outcome.told)

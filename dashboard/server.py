@@ -90,7 +90,7 @@ def serve(
     )
     if start:
         server.start()
-        host = "localhost" if address in ("0.0.0.0", "::") else address  # noqa: S104
+        host = "localhost" if address in ("0.0.0.0", "::") else address
         told = f"auxconn is at http://{host}:{port}/  (Ctrl-C ends it)"
         # Told by the loop itself: who reads it finds the page there.
         server.io_loop.add_callback(print, told, flush=True)

@@ -100,6 +100,12 @@ class Steering:
             return
         self._pending.append((future, outcome))
 
+    def refuse(self, control: str, why: str) -> None:
+        """Note that what was asked of a control cannot even be sent."""
+        self.outcomes[control] = Outcome(
+            Change(control, "", "", {}), "refused", why, time.time()
+        )
+
     def undo(self) -> bool:
         """Put the newest change back; False when there is none."""
         if not self._undo:

@@ -49,10 +49,12 @@ class Theme:
     line: str
     """Axes, frames."""
     grid: str
+    raised: str
+    """What lies above the cards."""
 
 
-LIGHT = Theme("light", "#FFFFFF", "#1B2430", "#5A6675", "#D5DAE1", "#EDF0F4")
-DARK = Theme("dark", "#181D25", "#E7EBF1", "#A3AEBC", "#39424F", "#262D37")
+LIGHT = Theme("light", "#FFFFFF", "#1B2430", "#5A6675", "#D5DAE1", "#EDF0F4", "#FFFFFF")
+DARK = Theme("dark", "#181D25", "#E7EBF1", "#A3AEBC", "#39424F", "#262D37", "#232A34")
 
 THEMES: dict[str, Theme] = {"light": LIGHT, "dark": DARK}
 

@@ -11,7 +11,7 @@ from ..rollup import Values
 from ..snapshot import Snapshot
 from ..theme import Theme
 from .axis import draw
-from .base import POINTER, Plot, held
+from .base import POINTER, Plot
 
 PALE = 0.45
 """Opacity of what is there but not used."""
@@ -116,3 +116,24 @@ class AreaPlot(Plot):
         if spikes is None or np.isnan(spikes).all():
             return found
         return max(found, float(np.nanmax(spikes)))
+
+
+def held(values: Values, snapshot: Snapshot, start: Values) -> Values:
+    """Carry a level on until its next reading: nothing is said because nothing changed.
+
+    Not across an engine's absence, and not beyond now: there it is not known.
+    """
+    filled = np.maximum.accumulate(
+        np.where(np.isnan(values), -1, np.arange(len(values)))
+    )
+    away = [
+        event.t for event in snapshot.events if event.kind in ("stop", "stale", "start")
+    ]
+    for t in away:
+        first = int(np.searchsorted(start, t, side="right"))
+        lost = filled[first:] < first
+        filled[first:][lost] = -1
+    found = np.where(filled >= 0, values[filled], np.nan)
+    if snapshot.window.pinned is None and len(start) > 1:
+        found[start > snapshot.end + (start[1] - start[0]) / 2] = np.nan
+    return found

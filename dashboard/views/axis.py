@@ -35,6 +35,8 @@ from bokeh.models import (
 from .. import words
 from ..snapshot import Event, Snapshot
 from ..theme import FONT, Theme
+from .numbers import CLOCK
+from .tooltip import dressed
 
 MARKED = (
     "capacity",
@@ -65,11 +67,10 @@ MOST_MARKS = 60
 """Lines in a window; older ones than the newest so many are left out."""
 
 
-CLOCK = """
-const d = new Date(%s), p = (n) => String(n).padStart(2, "0")
-return `${p(d.getHours())}:${p(d.getMinutes())}:${p(d.getSeconds())}`
-"""
-"""JavaScript: a wall clock in the browser's own zone."""
+_MARK = (
+    "<b>@label</b> <span>@at</span>"
+    "<div style='max-width:360px;opacity:.75;overflow-wrap:anywhere'>@text</div>"
+)
 
 
 class TimeAxis:
@@ -122,6 +123,7 @@ class TimeAxis:
             name="auxconn-marks",
         )
         self._seen: tuple[Any, ...] = ()
+        self._tooltips: list[HoverTool] = []
         self.flags: dict[Any, Text] = {}
         """Names of the marks, one glyph per figure; its height is the figure's top."""
 
@@ -180,14 +182,9 @@ class TimeAxis:
             self.marks,
             "marks",
         )
-        figure.add_tools(
-            HoverTool(
-                renderers=[line],
-                tooltips="<div class='ac-tip'><b>@label</b> <span>@at</span>"
-                "<div class='ac-tip-text'>@text</div></div>",
-                name="marks",
-            )
-        )
+        tool = HoverTool(renderers=[line], name="marks")
+        self._tooltips.append(tool)
+        figure.add_tools(tool)
 
     def update(self, snapshot: Snapshot) -> None:
         """Move the axis (unless it is held) and the marks."""
@@ -208,6 +205,8 @@ class TimeAxis:
     def restyle(self, theme: Theme) -> None:
         """Give crosshair and marks the colours of a theme."""
         self.crosshair.line_color = theme.text
+        for tool in self._tooltips:
+            tool.tooltips = dressed(_MARK, theme)
         for flag in self.flags.values():
             flag.text_color = theme.text
             flag.background_fill_color = theme.card

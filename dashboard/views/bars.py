@@ -11,7 +11,8 @@ from ..rollup import Buckets, Values
 from ..snapshot import COARSE, Snapshot
 from ..theme import Theme
 from .axis import draw
-from .base import POINTER, Band, Plot
+from .band import Band
+from .base import POINTER, Plot
 
 FILL = 1.0
 """Share of its time that a bar is wide."""

@@ -19,22 +19,21 @@ from bokeh.core.properties import expr
 from bokeh.models import (
     AdaptiveTicker,
     ColumnDataSource,
-    CustomJSHover,
     CustomJSTickFormatter,
-    HoverTool,
     Range1d,
     Stack,
 )
 from bokeh.plotting import figure
 
-from auxconn.catalogue import METRICS
-
 from ..rollup import Values
 from ..snapshot import Snapshot
 from ..theme import Theme, style
-from .axis import CLOCK, TimeAxis
-from .card import CardHead
+from .axis import TimeAxis
+from .band import Band
+from .card import CardHead, explanation
 from .component import fixed
+from .numbers import BYTES, SI
+from .tooltip import BandTooltip
 
 HEIGHT = 200
 """Pixels of a plot without its head."""
@@ -42,64 +41,8 @@ HEIGHT = 200
 LEFT, RIGHT = 52, 14
 """Pixels beside the frame: fixed, so that the page does not move with the tick labels."""
 
-_SI = """
-// One prefix for all ticks of an axis: 5 k below 10 k, not 5,000.
-const a = Math.max(...ticks.map(Math.abs)), r = (v, u) => String(+v.toPrecision(3)) + u
-if (tick === 0) return "0"
-if (a >= 1e9) return r(tick / 1e9, " G")
-if (a >= 1e6) return r(tick / 1e6, " M")
-if (a >= 1e4) return r(tick / 1e3, " k")
-return tick.toLocaleString("en", {maximumFractionDigits: 3})
-"""
-
-_BYTES = """
-const a = Math.max(...ticks.map(Math.abs)), r = (v, u) => String(+v.toPrecision(3)) + u
-if (tick === 0) return "0"
-if (a >= 2**30) return r(tick / 2**30, " GiB")
-if (a >= 2**20) return r(tick / 2**20, " MiB")
-if (a >= 2**10) return r(tick / 2**10, " KiB")
-return String(+tick.toPrecision(3)) + " B"
-"""
-
-NUMBER = """
-const a = Math.abs(value)
-if (!isFinite(value)) return "–"
-if (a >= 1e9) return (value / 1e9).toPrecision(3) + " G"
-if (a >= 1e6) return (value / 1e6).toPrecision(3) + " M"
-return value.toLocaleString("en", {maximumFractionDigits: a < 10 ? 2 : a < 100 ? 1 : 0})
-"""
-"""JavaScript: a number of a tooltip. Not known is a dash."""
-
-SIZE = """
-const a = Math.abs(value)
-if (!isFinite(value)) return "–"
-for (const [unit, name] of [[2**30, "GiB"], [2**20, "MiB"], [2**10, "KiB"]])
-    if (a >= unit) return (value / unit).toPrecision(3) + " " + name
-return value.toFixed(0) + " B"
-"""
-"""JavaScript: bytes of a tooltip."""
-
-
 POINTER = "pointer"
 """Name of the invisible renderer over the whole stack, which tooltips hang on."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Band:
-    """One part of a plot: a layer of a stack, or a line."""
-
-    key: str
-    label: str
-    color: str
-    tip: str = ""
-    look: str = ""
-    """Of the swatch: hatch, cross, dots, pale, dash, line; empty is plain."""
-
-    @property
-    def hatch(self) -> dict[str, Any]:
-        """How Bokeh draws the look."""
-        pattern = {"hatch": "/", "cross": "x", "dots": "."}.get(self.look)
-        return {} if pattern is None else {"hatch_pattern": pattern}
 
 
 class Plot:
@@ -242,6 +185,7 @@ class Plot:
     def restyle(self, theme: Theme) -> None:
         """Take the colours of a theme."""
         style(self.figure, theme)
+        self.tooltip.restyle(theme)
 
     def highest(self, columns: dict[str, Values]) -> float:
         """Highest point drawn: of the stack, and of the lines."""
@@ -303,7 +247,7 @@ class Plot:
 
     def axis_of(self, found: Any, *, size: bool) -> None:
         """Number the axis in SI prefixes, or in binary units of bytes."""
-        found.yaxis.formatter = CustomJSTickFormatter(code=_BYTES if size else _SI)
+        found.yaxis.formatter = CustomJSTickFormatter(code=BYTES if size else SI)
         found.yaxis.ticker = (
             AdaptiveTicker(
                 base=2, mantissas=[1], num_minor_ticks=0, desired_num_ticks=3
@@ -312,7 +256,7 @@ class Plot:
             else AdaptiveTicker(mantissas=[1, 2, 5], desired_num_ticks=4)
         )
 
-    def hover(self, renderer: Any, more: str = "", number: str = NUMBER) -> None:
+    def hover(self, renderer: Any, more: str = "") -> None:
         """Give the figure one tooltip with a row for each band, the top one first.
 
         Parameters
@@ -321,37 +265,9 @@ class Plot:
             What is pointed at, anywhere above or below it.
         more
             HTML to put below, with columns in it.
-        number
-            JavaScript that makes a number's text.
         """
-        lines = "".join(
-            f"<tr><td style='padding:0 7px 0 0'>{_swatch(band)}</td>"
-            f"<td style='padding:1px 14px 1px 0'>{band.label}</td>"
-            "<td style='text-align:right;font-weight:600;"
-            f"font-variant-numeric:tabular-nums'>@{band.key}{{custom}}</td></tr>"
-            for band in reversed(self.bands)
-        )
-        tooltip = (
-            "<div style='font:12px/1.35 var(--ac-font, sans-serif)'>"
-            "<div style='opacity:.75;padding-bottom:3px'>@x{custom}"
-            f"{' · ' + self.unit if self.unit else ''}</div>"
-            f"<table style='border-spacing:0'>{lines}</table>{more}</div>"
-        )
-        self.number = CustomJSHover(code=number)
-        self.figure.add_tools(
-            HoverTool(
-                renderers=[renderer],
-                mode="vline",
-                tooltips=tooltip,
-                formatters={
-                    "@x": CustomJSHover(code=CLOCK % "value"),
-                    **{f"@{band.key}": self.number for band in self.bands},
-                },
-                point_policy="follow_mouse",
-                attachment="horizontal",
-                name="values",
-            )
-        )
+        self.tooltip = BandTooltip(renderer, self.bands, self.unit, more)
+        self.figure.add_tools(self.tooltip.tool)
 
     def _fit(self, highest: float) -> None:
         """Fit the axis to a round number above the highest point, and let it rest there."""
@@ -370,54 +286,4 @@ def nice(value: float) -> float:
     steps = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
     return float(
         next(step * power for step in steps if step * power >= value * (1 - 1e-9))
-    )
-
-
-def explanation(names: tuple[str, ...]) -> list[list[str]]:
-    """What the catalogue says of some metrics, as paragraphs for the `?`."""
-    found: list[list[str]] = []
-    tables: dict[str, None] = {}
-    for name in names:
-        metric = METRICS[name]
-        found.append(["said", f"{metric.title}: {metric.help}"])
-        by = f", by {metric.split_by}" if metric.split_by else ""
-        found.append(["formula", f"{metric.formula}{by}"])
-        tables.update(dict.fromkeys(metric.tables))
-    if tables:
-        found.append(["from", "From the tables: " + ", ".join(tables)])
-    return found
-
-
-def held(values: Values, snapshot: Snapshot, start: Values) -> Values:
-    """Carry a level on until its next reading: nothing is said because nothing changed.
-
-    Not across an engine's absence, and not beyond now: there it is not known.
-    """
-    filled = np.maximum.accumulate(
-        np.where(np.isnan(values), -1, np.arange(len(values)))
-    )
-    away = [
-        event.t for event in snapshot.events if event.kind in ("stop", "stale", "start")
-    ]
-    for t in away:
-        first = int(np.searchsorted(start, t, side="right"))
-        lost = filled[first:] < first
-        filled[first:][lost] = -1
-    found = np.where(filled >= 0, values[filled], np.nan)
-    if snapshot.window.pinned is None and len(start) > 1:
-        found[start > snapshot.end + (start[1] - start[0]) / 2] = np.nan
-    return found
-
-
-def _swatch(band: Band) -> str:
-    if band.look in ("dash", "line"):
-        return (
-            "<span style='display:inline-block;width:11px;"
-            f"border-top:2px {'dashed' if band.look == 'dash' else 'solid'} currentColor;"
-            "vertical-align:middle'></span>"
-        )
-    fade = ";opacity:.45" if band.look == "pale" else ""
-    return (
-        "<span style='display:inline-block;width:10px;height:10px;border-radius:3px;"
-        f"background:{band.color}{fade}'></span>"
     )

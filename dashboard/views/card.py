@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from auxconn.catalogue import METRICS
+
 from ..theme import asset
 from .component import Component, script
 
@@ -21,3 +23,18 @@ class CardHead(Component):
 
     _esm = script("card.js")
     _stylesheets: ClassVar[list[Any]] = [asset("card.css")]
+
+
+def explanation(names: tuple[str, ...]) -> list[list[str]]:
+    """What the catalogue says of some metrics, as paragraphs for the `?`."""
+    found: list[list[str]] = []
+    tables: dict[str, None] = {}
+    for name in names:
+        metric = METRICS[name]
+        found.append(["said", f"{metric.title}: {metric.help}"])
+        by = f", by {metric.split_by}" if metric.split_by else ""
+        found.append(["formula", f"{metric.formula}{by}"])
+        tables.update(dict.fromkeys(metric.tables))
+    if tables:
+        found.append(["from", "From the tables: " + ", ".join(tables)])
+    return found

@@ -10,8 +10,8 @@ from .. import words
 from ..derive import METHODS
 from ..rollup import Buckets, Values
 from ..snapshot import Snapshot
+from .band import Band
 from .bars import BarPlot, below
-from .base import Band
 
 _GREYS = ("#3E4C5E", "#5B6B80", "#7B8A9D", "#9AA7B6", "#B7C1CD", "#D0D7DF")
 """Neutral: the data colours mean places of blocks and tokens, and these are methods."""

@@ -13,8 +13,8 @@ import numpy as np
 from .. import theme, words
 from ..rollup import Buckets, Values
 from ..snapshot import Snapshot
+from .band import Band
 from .bars import BarPlot, below
-from .base import Band
 
 PER_SECOND, SHARE = "tokens/s", "share"
 

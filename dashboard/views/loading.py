@@ -8,7 +8,7 @@ from .. import theme, words
 from ..rollup import Values
 from ..snapshot import Snapshot
 from .areas import AreaPlot
-from .base import Band
+from .band import Band
 from .indicators import peak
 
 

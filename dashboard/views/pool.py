@@ -7,7 +7,7 @@ from typing import ClassVar
 from .. import theme, words
 from ..snapshot import Snapshot
 from .areas import AreaPlot
-from .base import Band
+from .band import Band
 
 
 class PoolPlot(AreaPlot):

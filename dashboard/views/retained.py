@@ -7,8 +7,8 @@ from typing import ClassVar
 from .. import theme, words
 from ..snapshot import Snapshot
 from .areas import AreaPlot
+from .band import Band
 from .bars import BarPlot
-from .base import Band
 
 
 class RetainedPlot(AreaPlot):

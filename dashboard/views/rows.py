@@ -6,8 +6,9 @@ from typing import ClassVar
 
 from .. import theme, words
 from ..snapshot import Snapshot
+from .band import Band
 from .bars import BarPlot, below
-from .base import NUMBER, SIZE, Band
+from .numbers import NUMBER, SIZE
 
 ROWS, BYTES = "rows/s", "bytes/s"
 
@@ -50,7 +51,7 @@ class RowsPlot(BarPlot):
         """Bytes are counted in binary units, on the axis and in the tooltip."""
         size = self.option == BYTES
         self.axis_of(self.figure, size=size)
-        self.number.code = SIZE if size else NUMBER
+        self.tooltip.number.code = SIZE if size else NUMBER
 
     def more(self) -> str:
         """The worker steps behind the bar."""

@@ -1,6 +1,7 @@
 """Controls: they show the engine's facts, say what they will do, and what became of it."""
 
 import dataclasses
+import json
 import time
 from concurrent.futures import Future
 
@@ -9,8 +10,11 @@ import pytest
 
 from auxconn.frames import FrameStore
 from auxconn.lab.commands import NAMES
+from auxconn.lab.workload_specs import KINDS, WorkloadSpec
 from auxconn.wire import Ack
-from auxconn_dashboard.controls import BLOCK_SIZES, Controls, parse_workload
+from auxconn_dashboard import words
+from auxconn_dashboard.changes import number, parse_workload
+from auxconn_dashboard.controls import BLOCK_SIZES, Controls
 from auxconn_dashboard.hub import Hub
 from auxconn_dashboard.snapshot import Link, Window
 from auxconn_dashboard.steering import (
@@ -19,6 +23,7 @@ from auxconn_dashboard.steering import (
     capacity_preview,
     capacity_words,
 )
+from auxconn_dashboard.views.parameters import MOST_TEXT
 from bench.feed import Feed
 
 FACTS = {
@@ -73,7 +78,7 @@ class Bench:
         return self.controls.update(self.snapshot)
 
     def note(self, section):
-        return self.controls._notes[section].object
+        return self.controls.notes.panes[section].object
 
 
 def test_controls_show_what_the_engine_says():
@@ -142,6 +147,15 @@ def test_the_capacity_is_set_told_and_put_back():
     assert bench.sent[-1] == ("set_capacity", {"blocks": 1600})
     bench.answer()
     assert not controls.undo.visible
+
+
+def test_a_capacity_that_was_not_known_is_set_and_cannot_be_put_back():
+    facts = {name: value for name, value in FACTS.items() if name != "capacity"}
+    bench = Bench(facts=facts, steps=0)
+    let_go(bench.controls.capacity, 64)
+    assert bench.sent == [("set_capacity", {"blocks": 64})]
+    bench.answer()
+    assert not bench.controls.undo.visible
 
 
 def test_a_refusal_is_told_and_the_control_goes_back():
@@ -307,6 +321,82 @@ def test_a_command_that_cannot_even_be_sent_is_told():
     steering.ask(Change("capacity", "capacity 1 → 2", "set_capacity", {"blocks": 2}))
     assert steering.outcomes["capacity"].told == "refused: the collector is closed"
     assert not steering.busy
+
+
+def entered(bench, **values):
+    """What the form's button sends: texts as they were typed, empty ones for defaults."""
+    bench.controls.parameters.source.on_message({"kind": "grpo", "values": values})
+
+
+def test_parameters_in_force_are_shown_and_others_are_applied_at_once():
+    bench = Bench()
+    shown = bench.controls.parameters.source.shown
+    assert shown["kind"] == "grpo"
+    assert shown["values"] == {"prompts": "48", "samples": "4"}
+    assert shown["disabled"] is False
+    entered(bench, prompts="12", samples="", rate="0.5", seed=" 7 ", requests="1e3")
+    changed = {"prompts": 12, "rate": 0.5, "seed": 7, "requests": 1000}
+    assert bench.sent == [("workload", {"name": "grpo", **changed})]
+    assert "prompts 12, rate 0.5, requests 1000, seed 7" in bench.note("load")
+    bench.answer()
+    bench.facts["workload"] = WorkloadSpec("grpo", changed).describe()
+    bench.update()
+    assert bench.controls.parameters.source.shown["values"] == {
+        "prompts": "12", "rate": "0.5", "seed": "7", "requests": "1000",
+    }  # fmt: skip
+    bench.controls.undo.clicks += 1
+    back = {"name": "grpo", "prompts": 48, "samples": 4}
+    assert bench.sent[-1] == ("workload", back)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("prompts", "0"), ("prompts", "many"), ("prompts", "1.5"), ("rate", "nan"),
+     ("samples", "<b>"), ("output_tokens", "-1"), ("seed", "9" * 60)],
+)  # fmt: skip
+def test_a_bad_parameter_is_refused_with_the_workloads_own_words(name, text):
+    bench = Bench()
+    with pytest.raises(ValueError, match=name) as refusal:
+        WorkloadSpec("grpo", {name: number(text[:MOST_TEXT])})
+    entered(bench, **{name: text})
+    assert bench.sent == []
+    assert f"refused: {words.escape(str(refusal.value))}" in bench.note("load")
+    # The next good one takes the error away.
+    entered(bench, prompts="5")
+    assert bench.sent == [("workload", {"name": "grpo", "prompts": 5})]
+    assert "refused" not in bench.note("load")
+
+
+def test_what_is_no_form_is_not_taken():
+    bench = Bench()
+    for said in ({}, {"kind": "none", "values": {}}, {"kind": "scan", "values": "x"}):
+        bench.controls.parameters.source.on_message(said)
+    assert bench.sent == []
+    entered(bench, nonsense="1")
+    assert bench.sent == [("workload", {"name": "grpo"})]
+
+
+def test_every_parameter_of_every_workload_is_in_the_form():
+    fields = json.loads(Bench().controls.parameters.source.fixed)["kinds"]
+    assert list(fields) == list(KINDS)
+    for name, kind in KINDS.items():
+        for field, one in zip(fields[name], kind.parameters, strict=True):
+            assert field["name"] == one.name
+            assert field["default"] == ("" if one.default is None else f"{one.default}")
+            assert one.unit in f"{field['label']} {field['unit']}"
+            assert one.help in field["hint"]
+            least, most = field["hint"].replace(",", "").split(" to ")[-2:]
+            assert float(least.split()[-1]) == one.least
+            assert float(most.split()[0].rstrip(";")) == one.most
+
+
+def test_another_workload_comes_with_its_own_parameters():
+    bench = Bench()
+    bench.controls.workload.value = "scan"
+    assert bench.controls.parameters.source.shown["kind"] == "scan"
+    assert bench.controls.parameters.source.shown["values"] == {}
+    fixed = Bench(commands=("set_capacity",)).controls.parameters.source.shown
+    assert fixed["disabled"] is True
 
 
 def test_a_preview_knows_upstreams_connector_releases_later():

@@ -5,12 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 from bokeh.core.validation import check_integrity
+from bokeh.models import HoverTool
 
 from auxconn.frames import FrameStore
 from auxconn_dashboard.hub import Hub
-from auxconn_dashboard.session import PLOTS
+from auxconn_dashboard.session import PLOTS, live
 from auxconn_dashboard.snapshot import COARSE, FINE, Window
-from auxconn_dashboard.theme import DARK, LIGHT
+from auxconn_dashboard.theme import DARK, LIGHT, THEMES
 from auxconn_dashboard.views.axis import TimeAxis
 from auxconn_dashboard.views.base import nice
 from auxconn_dashboard.views.cost import CostPlot
@@ -314,3 +315,21 @@ def test_an_axis_rests_unless_it_has_to_move():
     assert plot.figure.y_range.end == 2500
     plot._fit(300)
     assert plot.figure.y_range.end == 400
+
+
+def test_tooltips_carry_the_colours_of_the_theme():
+    page = live(Hub(FrameStore(10)), start=False)
+    tools = [
+        tool
+        for plot in page.plots.values()
+        for tool in plot.figure.select({"type": HoverTool})
+    ]
+    assert len(tools) == 2 * len(page.plots)
+    for name in ("dark", "light"):
+        page.theme = name
+        theme = THEMES[name]
+        for tool in tools:
+            assert f"--tooltip-color:{theme.raised} !important" in tool.tooltips
+            assert f"--tooltip-text:{theme.text} !important" in tool.tooltips
+            assert "@x{custom}" in tool.tooltips or "@label" in tool.tooltips
+    page.close()
