@@ -123,11 +123,11 @@ class FrameStore:
     def offer(self, table: str, record: msgspec.Struct, engine: str, rank: int) -> bool:
         """Append one record soon, without ever waiting; False when it was dropped.
 
-        The record is taken in by whoever holds the lock next, in the order of the offers.
+        The record is taken in by whoever holds the lock next, in its table's order.
         One that does not fit its table is counted in `rejected` and told in `events`.
         """
         inbox = self._inbox
-        if len(inbox) >= INBOX_RECORDS:
+        if len(inbox) >= INBOX_RECORDS or not isinstance(table, str):
             return False
         inbox.append((table, record, engine, rank))
         if (self._waiting or len(inbox) >= TAKE_IN_AT) and self._lock.acquire(

@@ -36,18 +36,24 @@ class Intake:
         """Records that did not fit, by table."""
 
     def take_in(self, append: Append) -> None:
-        """Append what was offered, in runs of one table and source."""
+        """Append what was offered, each table's in order, in runs of one source.
+
+        A step leaves a record or two in each table. Taken one by one in the order of the
+        offers, each would pay for the making of all its columns.
+        """
         inbox = self.inbox
         while inbox:
-            run: list[Any] = []
-            table, record, engine, rank = inbox.popleft()
-            run.append(record)
-            while inbox:
-                head = inbox[0]
-                if head[0] != table or head[2] != engine or head[3] != rank:
-                    break
-                run.append(inbox.popleft()[1])
-            self._run(append, table, run, engine, rank)
+            runs: list[tuple[str, list[Any], str, int]] = []
+            newest: dict[str, tuple[str, list[Any], str, int]] = {}
+            for _ in range(len(inbox)):
+                table, record, engine, rank = inbox.popleft()
+                run = newest.get(table)
+                if run is None or run[2] != engine or run[3] != rank:
+                    run = newest[table] = (table, [], engine, rank)
+                    runs.append(run)
+                run[1].append(record)
+            for run in runs:
+                self._run(append, *run)
 
     def _run(
         self, append: Append, table: str, run: list[Any], engine: str, rank: int
@@ -59,9 +65,8 @@ class Intake:
                 for record in run:
                     self._run(append, table, [record], engine, rank)
                 return
-            with contextlib.suppress(TypeError):
-                if table in TABLES:
-                    self.rejected[table] += 1
+            if table in TABLES:
+                self.rejected[table] += 1
             _tell(append, problem, engine, rank)
 
 

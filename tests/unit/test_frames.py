@@ -280,11 +280,26 @@ def test_a_sink_shows_its_records_at_once_and_in_order(store):
     assert (sink.facts, sink.commands) == ({"block_size": 16}, ("pause",))
 
 
+def test_what_several_sinks_emit_in_turn_keeps_its_order_in_each_table(store):
+    sinks = [StoreSink(store, name) for name in ("a", "b")]
+    for i in range(20):
+        sink = sinks[i // 3 % 2]
+        sink.emit("steps", made.steps(i))
+        if i % 2:
+            sink.emit("lookups", made.lookups(i))
+    assert store.steps()["step"].tolist() == list(range(20))
+    assert store.lookups()["step"].tolist() == list(range(1, 20, 2))
+    assert store.steps()["engine"].tolist() == [
+        ("a", "b")[i // 3 % 2] for i in range(20)
+    ]
+
+
 def test_a_sink_never_raises_and_what_does_not_fit_is_told(store):
     sink = StoreSink(store, "lab")
     sink.emit("steps", made.steps(1))
     sink.emit("steps", made.events(1))
     sink.emit("nothing", made.steps(1))
+    sink.emit(["steps"], made.steps(1))  # type: ignore[arg-type]
     sink.emit("steps", None)  # type: ignore[arg-type]
     sink.emit("steps", made.steps(2))
     assert store.steps()["step"].tolist() == [1, 2]
@@ -292,7 +307,7 @@ def test_a_sink_never_raises_and_what_does_not_fit_is_told(store):
     told = store.events()
     assert told["kind"].tolist() == ["error"] * 3
     assert told["text"].str.startswith("a record was rejected: ").all()
-    assert sink.dropped == 0
+    assert sink.dropped == 1
 
 
 def test_what_a_sink_is_told_of_never_raises(store):
