@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "Engine", "StepResult", "build_scheduler", "build_worker"]
 
 RESET_STEPS = 1000
-"""Steps a prefix-cache reset waits for loads to land and be scheduled."""
+"""Steps a prefix-cache reset waits for loads to be scheduled once they have landed."""
+
+STALL_STEPS = 200
+"""Steps in a row that schedule nothing, with all loads landed, before it is a deadlock."""
 
 
 @dataclass
@@ -82,6 +85,7 @@ class Engine:
         self._flights: deque[Flight] = deque()
         self._max_flights: int = self.scheduler.vllm_config.max_concurrent_batches
         self._sampling: dict[tuple[int, int], Any] = {}
+        self._idle = 0
         self._closed = False
 
     # -- requests -------------------------------------------------------------------------
@@ -146,6 +150,23 @@ class Engine:
         return True
 
     @property
+    def stuck(self) -> bool:
+        """True when requests wait and none of them can ever be scheduled.
+
+        Requests hold their blocks once their KV load has landed. In a small pool a few of
+        them can hold all there are, each short of one more, with none running that could
+        be preempted: vLLM has no way out of that.
+        """
+        return self.has_work and self._idle > self.config.kv_load_steps + STALL_STEPS
+
+    def give_up(self) -> str:
+        """Abort the youngest of the requests that are stuck; returns its id."""
+        scheduler, self._idle = self.scheduler, 0
+        youngest = [*scheduler.waiting, *scheduler.kv_holding_waiting][-1].request_id
+        self.abort(youngest)
+        return str(youngest)
+
+    @property
     def num_requests(self) -> int:
         """Requests handed in and not ended."""
         return len(self._plans)
@@ -164,6 +185,7 @@ class Engine:
             flight = self._runner.start(scheduler.schedule(), scheduler.requests)
             self._flights.append(flight)
             result.scheduled_tokens = flight.scheduled.total_num_scheduled_tokens
+            self._idle = 0 if result.scheduled_tokens else self._idle + 1
             if len(self._flights) < self._max_flights and (
                 result.scheduled_tokens or scheduler.has_requests()
             ):
@@ -214,8 +236,8 @@ class Engine:
         Raises
         ------
         ValueError
-            When requests still wait for their load after `RESET_STEPS` steps; nothing was
-            dropped.
+            When requests still wait `RESET_STEPS` steps after their loads have landed;
+            nothing was dropped.
         """
         from vllm.v1.core.sched.interface import PauseState
 
@@ -223,14 +245,15 @@ class Engine:
         scheduler = self.scheduler
         scheduler.set_pause_state(PauseState.PAUSED_NEW)
         try:
-            for _ in range(RESET_STEPS):
+            most = self.config.kv_load_steps + RESET_STEPS
+            for _ in range(most):
                 if not scheduler.kv_holding_waiting:
                     break
                 self._merge(total, self.step())
             else:
                 raise ValueError(
                     f"{len(scheduler.kv_holding_waiting)} requests still wait for a KV load "
-                    f"after {RESET_STEPS} steps; the prefix cache was not reset"
+                    f"after {most} steps; the prefix cache was not reset"
                 )
             self._merge(total, self.drain())
         finally:

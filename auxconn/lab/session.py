@@ -123,7 +123,8 @@ class Session:
         ------
         ValueError
             When a request of the workload can never run; it is left out, and the lab can
-            be stepped on.
+            be stepped on. Also when requests keep each other from running for ever; one
+            of them is aborted then.
         RuntimeError
             When the lab is closed, or its engine has failed before.
         """
@@ -141,6 +142,8 @@ class Session:
                 self._fail(error)
                 raise
             self._note(result)
+            if self.engine.stuck:
+                self._give_up()
             return result
 
     def command(self, name: str, /, **args: Any) -> str:
@@ -322,6 +325,17 @@ class Session:
             raise ValueError(
                 f"request {shown(request.id)} was refused: {type(error).__name__}: {error}"
             ) from error
+
+    def _give_up(self) -> None:
+        request_id = self.engine.give_up()
+        self._feeder.ended(request_id)
+        text = (
+            f"request {shown(request_id)} was aborted: the requests whose KV has been loaded "
+            f"hold the {self.config.num_blocks} blocks of the pool, and none of them can "
+            "run with those it has; raise num_blocks, or lower the concurrency"
+        )
+        self._source.event("error", text)
+        raise ValueError(text)
 
     def _release_engine(self) -> None:
         try:

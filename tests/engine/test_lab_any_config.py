@@ -81,6 +81,9 @@ def test_any_valid_configuration_runs(config: LabConfig, seed: int) -> None:
                         np.concatenate(rows.pop(name)),
                         engine.routes.rows(tokens[name][:-1]),
                     )
+            if engine.stuck:
+                rows.pop(engine.give_up(), None)
+                ended += 1
             if ended == 16:
                 break
         assert ended == 16

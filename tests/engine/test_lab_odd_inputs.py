@@ -157,3 +157,32 @@ def test_odd_commands_are_refused_in_words() -> None:
         ):
             with pytest.raises(ValueError, match=words):
                 lab.command(name, **args)  # type: ignore[arg-type]
+
+
+def test_requests_that_hold_each_others_blocks_cost_one_of_them() -> None:
+    config = CONFIG.replace(
+        num_blocks=39,
+        hybrid=True,
+        kv_tier_blocks=500,
+        kv_load_steps=6,
+        max_num_seqs=3,
+        max_num_batched_tokens=5,
+        async_scheduling=True,
+    )
+    # Found by search: vLLM admits loads that leave none of these enough to go on.
+    rng = np.random.default_rng(13)
+    longest = min(config.max_request_tokens, 400)
+    prompts = [
+        rng.integers(10, 1000, int(rng.integers(longest // 2, longest - 12)))
+        for _ in range(3)
+    ]
+    requests = [
+        LabRequest(number, prompts[rng.integers(3)], range(1, int(rng.integers(2, 12))))
+        for number in range(16)
+    ]
+    with Lab(config, requests, concurrency=6) as lab:
+        with pytest.raises(ValueError, match=r"aborted: .* hold the 39 blocks"):
+            lab.run()
+        lab.run()
+        assert len(lab.frames.requests()) == 16
+        assert "raise num_blocks" in lab.frames.events().text.iloc[-1]
