@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from chromium import ARGUMENTS
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import sync_playwright
 
@@ -15,7 +16,7 @@ from auxconn_dashboard.hub import Hub
 from auxconn_dashboard.server import serve
 from bench.serving import Serving
 
-from .driving import ARGUMENTS, CHROMIUM, Browser
+from .driving import Browser, executable
 
 STARTED_SECONDS = 120
 """Importing vLLM on a busy machine takes its time."""
@@ -31,7 +32,7 @@ def pytest_runtest_makereport(item, call):
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Chromium]:
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        found = playwright.chromium.launch(executable_path=executable(), args=ARGUMENTS)
         yield found
         found.close()
 

@@ -13,13 +13,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import chromium
 from playwright.sync_api import Page
 
-CHROMIUM = "/usr/bin/chromium"
-ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
+
+def executable() -> str:
+    """The Chromium to drive: the one that the set-up finds or brings."""
+    found = chromium.find()
+    if found is None:
+        raise FileNotFoundError(
+            "no Chromium: `make browser` brings one, or name one in AUXCONN_CHROMIUM"
+        )
+    return found
 
 
 def within(seconds: float) -> float:
