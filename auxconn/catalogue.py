@@ -114,18 +114,32 @@ _HITS = (
         "External refused",
         "tokens",
         "hits",
-        "Offered tokens that were refused, by reason: not a whole number of blocks, R3 rows "
-        "not retained, or the last token, which has to be computed.",
+        "Offered tokens that were refused and had to be computed, by reason: not a whole "
+        "number of blocks, R3 rows not retained, or the last token, which has to be computed "
+        "anyway.",
         "sum(lookups.external_refused)",
         split_by="lookups.refusal",
     ),
     Metric(
-        "computed_tokens",
-        "Computed",
+        "rows_only_tokens",
+        "Rows only",
         "tokens",
         "hits",
-        "Looked-up tokens that hit nothing and go through the model.",
-        "sum(lookups.query_tokens - lookups.local_hit - lookups.external_accepted)",
+        "Looked-up tokens that had to be computed although their R3 rows exist: their KV has "
+        "left the GPU and nobody offered it.",
+        "sum(max(0, min(lookups.retained_hit, lookups.query_tokens) - lookups.local_hit - "
+        "lookups.external_accepted - lookups.external_refused))",
+    ),
+    Metric(
+        "missed_tokens",
+        "Miss",
+        "tokens",
+        "hits",
+        "Looked-up tokens of which neither rows nor KV were there: computed. With the refused "
+        "ones and those with rows only, it is all that the model had to compute.",
+        "sum(max(0, lookups.query_tokens - max(min(lookups.retained_hit, "
+        "lookups.query_tokens), lookups.local_hit + lookups.external_accepted + "
+        "lookups.external_refused)))",
     ),
     Metric(
         "lookups",
@@ -205,16 +219,17 @@ _BLOCKS = (
         "Newly retained",
         "blocks/s",
         "blocks",
-        "Blocks per second that became retained.",
-        "sum(steps.hashes_retained) / s",
+        "KV blocks per second that became retained, whatever the number of hashes of each.",
+        "count(blocks.hash where blocks.event = retained) / s",
     ),
     Metric(
         "released_rate",
         "Released",
         "blocks/s",
         "blocks",
-        "Blocks per second that lost their R3 rows: the evictions of this cache.",
-        "sum(steps.hashes_released) / s",
+        "KV blocks per second that lost their R3 rows: the evictions of this cache. A block "
+        "of a hybrid pool has several hashes and counts once.",
+        "count(blocks.hash where blocks.event = released) / s",
     ),
     Metric(
         "block_events",

@@ -100,7 +100,7 @@ class Feed:
             Steps(
                 self.t, self.step, 1, 24, tokens, 6 + int(4 * wave), 24, 700, 900, 448,
                 self.retained, on_gpu, self.capacity, loading, loading // 8,
-                draw.randrange(0, 40), fresh, released,
+                draw.randrange(0, 40), 2 * fresh, 2 * released,  # a hybrid pool's hashes
                 20_000 + draw.randrange(9_000), 14_000 + draw.randrange(6_000), 1_000, 500,
                 3_000, 26_000, 9_000,
             ),

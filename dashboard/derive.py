@@ -76,7 +76,7 @@ def _lookups(columns: Columns) -> dict[str, Values]:
     found = {
         "hit_tokens": local + accepted,
         "retained_unused": unused,
-        "computed": np.maximum(query - reached - unused, 0),
+        "missed": np.maximum(query - reached - unused, 0),
     }
     for reason in REFUSALS:
         found[f"refused_{reason}"] = np.where(columns["refusal"] == reason, refused, 0)
@@ -172,7 +172,7 @@ PLANS: dict[str, Plan] = {
             "external_refused",
             "hit_tokens",
             "retained_unused",
-            "computed",
+            "missed",
             *(f"refused_{reason}" for reason in REFUSALS),
             *(f"ended_{reason}" for reason in RUN_ENDS),
             *(f"missed_{reason}" for reason in RUN_ENDS),

@@ -151,9 +151,9 @@ def shown(row: dict[str, Any]) -> dict[str, Any]:
             if refused
             else f"{accepted:,} accepted"
         )
-    computed = max(0, query - local - accepted - refused - unused)
+    missed = max(0, query - local - accepted - refused - unused)
     parts = [("local hit", local), ("external", accepted), ("refused", refused)]
-    parts += [("rows only", unused), ("computed", computed)]
+    parts += [("rows only", unused), ("miss", missed)]
     return {
         "key": f"{int(row['step'])}:{words.plain(row['request'], 200)}",
         "t": float(row["t"]),
@@ -163,7 +163,7 @@ def shown(row: dict[str, Any]) -> dict[str, Any]:
         "external": accepted,
         "refused": refused,
         "unused": unused,
-        "computed": computed,
+        "missed": missed,
         "parts": ", ".join(f"{name} {count:,}" for name, count in parts if count),
         "hit": words.share(local + accepted, query),
         "run_end": int(row["run_end"]),

@@ -1,7 +1,7 @@
 // The newest look-ups, a page of them at a time. Rows are text from outside: they are set
 // as text, never as markup. While the pointer rests on the table it stands still.
 
-const PARTS = [["local", "--ac-local"], ["external", "--ac-loading"], ["refused", "--ac-refused"], ["unused", "--ac-retained"], ["computed", "--ac-computed"]]
+const PARTS = [["local", "--ac-local"], ["external", "--ac-loading"], ["refused", "--ac-refused"], ["unused", "--ac-retained"], ["missed", "--ac-computed"]]
 
 export function render({ model }) {
   const root = h("div", "panel")

@@ -30,7 +30,8 @@ class HitsPlot(BarPlot):
         "local_tokens",
         "external_tokens",
         "refused_tokens",
-        "computed_tokens",
+        "rows_only_tokens",
+        "missed_tokens",
     )
     options: ClassVar[tuple[str, ...]] = (PER_SECOND, SHARE)
     bands: ClassVar[tuple[Band, ...]] = (
@@ -69,7 +70,7 @@ class HitsPlot(BarPlot):
             "computed again.",
         ),
         Band(
-            "computed",
+            "missed",
             "miss",
             theme.COMPUTED,
             "Neither rows nor KV were there: computed.",

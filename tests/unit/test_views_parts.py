@@ -119,7 +119,7 @@ def test_the_look_ups_say_in_words_why_they_ended(lab):
     assert one["why"] == "left the GPU, not retained"
     assert one["offer"] == "16 refused: not a whole number of blocks"
     assert one["hit"] == words.share(32, 100)
-    assert [one[part] for part in ("local", "external", "refused", "unused", "computed")] == [
+    assert [one[part] for part in ("local", "external", "refused", "unused", "missed")] == [
         32, 0, 16, 16, 36,
     ]  # fmt: skip
     told = " ".join(one["detail"])

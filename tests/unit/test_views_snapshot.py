@@ -53,7 +53,7 @@ def test_counters_of_a_window_that_holds_everything_are_the_frames_sums(store):
 def test_every_looked_up_token_is_in_exactly_one_band(store):
     _, reader = reader_of(store)
     table = shown(reader, Window(60)).visible("lookups")
-    bands = ["local_hit", "external_accepted", "retained_unused", "computed"]
+    bands = ["local_hit", "external_accepted", "retained_unused", "missed"]
     bands += [
         f"refused_{reason}" for reason in ("unaligned", "not_retained", "last_token")
     ]
@@ -71,7 +71,7 @@ def test_rows_retained_without_kv_are_told_from_misses(store):
     assert table.total("lookups", "refused_not_retained") == 30
     # 70 tokens have rows: 20 hit, 30 were offered and refused, 20 nobody offered.
     assert table.total("lookups", "retained_unused") == 20
-    assert table.total("lookups", "computed") == 30
+    assert table.total("lookups", "missed") == 30
     assert table.total("lookups", "missed_evicted") == 50
 
 
