@@ -50,8 +50,9 @@ browser: ## The tests in a headless Chromium
 	@$(SETUP) --browser
 	$(BIN)/python -m pytest tests/browser $(ARGS)
 
-bench: setup ## Measure: the lab against the bare loop, and the dashboard's tick
-	@set -e; for each in $$(grep -l __main__ bench/*.py); do echo "== $$each"; $(BIN)/python $$each; done
+bench: setup ## Measure everything in docs/performance.md, side by side
+	@set -e; for each in $$(grep -l __main__ bench/*.py); do \
+		echo "== $$each"; $(BIN)/python -m bench.$$(basename $$each .py); done
 
 docs: setup ## Write the documents that are made from code
 	$(BIN)/python scripts/make_docs.py

@@ -204,33 +204,31 @@ class AuxOutputSchedulerConnector:
             hashes than were sent for it.
         """
         sent, size = self._sent, self._hash_block_size
-        loading, loaded = self._blocks.loads_of, self._blocks.loaded
+        scheduled = scheduler_output.num_scheduled_tokens
         starts: dict[str, int] = {}
         hashes: dict[str, PackedBlockHashes] = {}
         # Once for each running request and step: what is rare is kept out of the way.
-        for request_id, num_tokens in scheduler_output.num_scheduled_tokens.items():
+        for request_id, num_tokens in scheduled.items():
             request = requests.get(request_id)
             if request is None:
                 raise _unknown(request_id, "scheduled", requests)
-            params = request.sampling_params
-            if params is None:
-                raise ContractError(
-                    "it has no sampling parameters, so the start of its routed experts "
-                    "is unknown",
-                    request_id=request_id,
-                )
+            already = sent.get(request_id)
+            if already is None:
+                already = sent[request_id] = 0
             computed = request.num_computed_tokens + num_tokens
-            already = sent.setdefault(request_id, 0)
             if computed // size > already or already > len(request.block_hashes):
                 packed = self._new_hashes(request, computed)
                 if packed is not None:
                     hashes[request_id] = packed
-            if request_id in loading:
-                loaded(request_id)
-            emitted = request.num_tokens - 1 if request.num_output_tokens else 0
-            # A prefiller's prompt can end before the start its client asked for.
-            wanted = min(params.routed_experts_prompt_start, request.num_prompt_tokens)
-            starts[request_id] = emitted if emitted > wanted else wanted
+            if request.num_output_tokens:
+                # All before the newest token was handed out, the prompt included.
+                starts[request_id] = request.num_tokens - 1
+            else:
+                starts[request_id] = _prompt_start(request)
+        loading = self._blocks.loads_of
+        if loading:
+            for request_id in loading.keys() & scheduled.keys():
+                self._blocks.loaded(request_id)
         if len(sent) != len(starts):
             # With a step in flight the last token of a hash block can settle after the
             # next step was built; a request left out of that one still owes its hash.
@@ -284,16 +282,18 @@ class AuxOutputSchedulerConnector:
                 f"(it has {'none at all' if output is None else len(output)})",
                 request_id=request_id,
             )
-        start = rows_out.token_start
+        rows, start = rows_out.rows, rows_out.token_start
         end = request.num_tokens - 1
-        accepted = end - start
-        if 0 <= accepted <= len(rows_out.rows):
-            return rows_out.rows[:accepted]
+        accepted, count = end - start, len(rows)
+        if accepted == count:
+            return rows  # as most are when they decode: not even a view has to be made
+        if 0 <= accepted < count:
+            return rows[:accepted]
         if accepted < 0 and not request.is_finished():
             return None
         raise ContractError(
             f"its accepted tokens end at {end}, the worker's rows cover tokens "
-            f"[{start}, {start + len(rows_out.rows)})"
+            f"[{start}, {start + count})"
             + (", and it is finished" if accepted < 0 else ""),
             request_id=request_id,
         )
@@ -359,3 +359,15 @@ def _unknown(request_id: str, what: str, requests: dict[str, Request]) -> Contra
         f"it is {what}, but not among the scheduler's {len(requests)} requests",
         request_id=request_id,
     )
+
+
+def _prompt_start(request: Request) -> int:
+    """First token whose row a request without output is to get."""
+    params = request.sampling_params
+    if params is None:
+        raise ContractError(
+            "it has no sampling parameters, so the start of its routed experts is unknown",
+            request_id=request.request_id,
+        )
+    # A prefiller's prompt can end before the start its client asked for.
+    return max(min(params.routed_experts_prompt_start, request.num_prompt_tokens), 0)

@@ -134,7 +134,12 @@ class Steps(msgspec.Struct, array_like=True, gc=False):
         int, count("ns", "Time in request_loading since the row before.")
     ]
     ns_take_output: Annotated[
-        int, count("ns", "Time in take_output since the row before.")
+        int,
+        count(
+            "ns",
+            "Time in take_output since the row before. Timed in one step of 16; in the "
+            "others the newest time of a call, times the requests of the step before.",
+        ),
     ]
     ns_request_finished: Annotated[
         int, count("ns", "Time in request_finished since the row before.")

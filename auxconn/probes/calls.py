@@ -2,8 +2,9 @@
 
 A hook calls what it hides exactly once, with what it was given, and passes on the result or
 the exception. Between it and the probe stands a `try` that lets nothing out. The time of
-each method is summed up until the step's row takes it; what the probe itself takes in the
-scheduler's thread is summed up too.
+each method is summed up until the step's row takes it, that of `take_output` is sampled
+(`auxconn.probes.sampled`); what the probe itself takes in the scheduler's thread is summed
+up too.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from time import perf_counter_ns
 from typing import Any
 
 from auxconn.probes.guard import Guard
-from auxconn.probes.hooks import Hooks, price
+from auxconn.probes.hooks import Hooks
+from auxconn.probes.sampled import SampledTime
 
 BUILD, HIT, CAP, LOADING, OUTPUT, FINISHED, PROBE, OTHER = range(8)
 """What nanoseconds are counted for, in the order of the columns of `steps`."""
+
+_NO_TIME = (0,) * 8
 
 _FOLLOWED: tuple[tuple[str, int, str, tuple[str, ...]], ...] = (
     ("max_cache_hit", HIT, "on_lookup", ("request",)),
@@ -44,12 +48,15 @@ class Calls:
         self, follower: Any, guard: Guard, before_step: Callable[[], object] | None
     ) -> None:
         self.ns = [0] * 8
-        """Nanoseconds since the last row, by what they count for."""
+        """Nanoseconds since the last row, by what they count for; see `take`."""
         self._follower = follower
         self._failed = guard.failed
         self._before_step = before_step
         self._hooks = Hooks()
         self._capping = False
+        self._outputs: SampledTime | None = None
+        self._scheduled = 0
+        """Requests of the newest step, each of which gets its output taken."""
 
     def install(self, connector: Any, kv_cache_manager: Any) -> None:
         """Put the hooks in; raises `UnknownConnectorError` when they don't fit."""
@@ -62,7 +69,8 @@ class Calls:
             self._cap_external_hit,
             ("request", "num_local", "num_external"),
         )
-        wrap(connector, "take_output", self._take_output, ("request", "output"))
+        self._outputs = SampledTime(connector, "take_output", ("request", "output"))
+        self._outputs.install()
         wrap(
             connector,
             "build_connector_meta",
@@ -78,8 +86,21 @@ class Calls:
 
     def remove(self) -> None:
         """Take the hooks away."""
+        if self._outputs is not None:
+            self._outputs.remove()
+            self._outputs = None
         self._hooks.restore()
         self._before_step = None
+
+    def take(self, scheduled: int) -> list[int]:
+        """Nanoseconds since the last call; a step of `scheduled` requests begins."""
+        ns = self.ns[:]
+        self.ns[:] = _NO_TIME
+        if self._outputs is not None:
+            ns[OUTPUT], own = self._outputs.take(self._scheduled)
+            ns[PROBE] += own
+            self._scheduled = scheduled
+        return ns
 
     def _followed(
         self, name: str, column: int, follow: str
@@ -126,19 +147,6 @@ class Calls:
             return accepted
 
         return cap_external_hit
-
-    def _take_output(self, original: Any) -> Callable[..., Any]:
-        ns, own = self.ns, price()
-
-        # Called for every request and step, and only timed: nothing here can fail.
-        def take_output(request: Any, output: Any) -> Any:
-            started = perf_counter_ns()
-            rows = original(request, output)
-            ns[OUTPUT] += perf_counter_ns() - started
-            ns[PROBE] += own
-            return rows
-
-        return take_output
 
     def _build_connector_meta(self, original: Any) -> Callable[..., Any]:
         ns, failed, follower = self.ns, self._failed, self._follower

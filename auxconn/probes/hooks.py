@@ -95,7 +95,7 @@ class Hooks:
                 f"{type(owner).__name__} has no method {name!r}: this version of vLLM is "
                 "not one that auxconn knows"
             )
-        found = _parameters(original)
+        found = _parameters(original) if parameters else None
         if found is not None and list(found[: len(parameters)]) != list(parameters):
             raise UnknownConnectorError(
                 f"{type(owner).__name__}.{name} takes ({', '.join(found)}), expected "

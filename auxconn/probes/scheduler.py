@@ -40,8 +40,6 @@ _FOLLOWERS = (
 )
 """Methods that hooks call; those of a probe that was detached do nothing."""
 
-_NO_TIME = (0,) * 8
-
 
 class SchedulerProbe:
     """Fills `steps`, `lookups`, `blocks`, `requests` and `events` from one scheduler.
@@ -215,8 +213,7 @@ class SchedulerProbe:
             )
             self._capacity = capacity
         running, waiting = self._scheduler.get_request_counts()
-        ns = calls.ns[:]
-        calls.ns[:] = _NO_TIME
+        ns = calls.take(len(scheduled))
         ns[PROBE] += pool.spent()
         note = Note(
             t,

@@ -64,7 +64,7 @@ def test_it_is_shown_without_its_tokens() -> None:
         ({"arrival_step": -1}, "arrival_step=-1 is out of range"),
         ({"arrival_step": 0.5}, r"arrival_step=0\.5 is not a whole number"),
         ({"arrival_step": float("nan")}, "arrival_step=nan"),
-        ({"prompt_start": 4}, "prompt_start=4 is out of range.*at most 3"),
+        ({"prompt_start": -1}, "prompt_start=-1 is out of range.*at least 0"),
         ({"prompt_start": None}, "prompt_start=None"),
     ],
 )
