@@ -61,16 +61,18 @@ class LabRequest:
         keep = object.__setattr__
         for name in ("id", "group", "after"):
             keep(self, name, name_of(name, getattr(self, name)))
-        what = f"request {shown(self.id)}: "
         if not self.id:
             raise ValueError("id='': give each request an id of its own")
-        if self.after == self.id:
-            raise ValueError(f"{what}it waits for its own end; leave after empty")
-        for name in ("prompt", "output"):
-            keep(self, name, _tokens(what + name, getattr(self, name)))
-        # A start past the prompt is vLLM's to take: a prefiller's prompt can be cut short.
-        for name in ("arrival_step", "prompt_start"):
-            keep(self, name, check_whole(what + name, getattr(self, name), 0))
+        try:
+            if self.after == self.id:
+                raise ValueError("it waits for its own end; leave after empty")
+            for name in ("prompt", "output"):
+                keep(self, name, _tokens(name, getattr(self, name)))
+            # A start past the prompt is vLLM's to take: a prefiller's can be cut short.
+            for name in ("arrival_step", "prompt_start"):
+                keep(self, name, check_whole(name, getattr(self, name), 0))
+        except ValueError as error:
+            raise ValueError(f"request {shown(self.id)}: {error}") from None
 
     @property
     def max_tokens(self) -> int:
@@ -111,7 +113,7 @@ def _tokens(what: str, given: Any) -> np.ndarray:
             f"{what}={shown(given)} is no list of token ids; give whole numbers from 0 to "
             f"{MOST_TOKEN}"
         )
-    if tokens.size and not 0 <= tokens.min() <= tokens.max() <= MOST_TOKEN:
+    if tokens.size and (tokens.min() < 0 or tokens.max() > MOST_TOKEN):
         raise ValueError(
             f"{what} has token ids from {tokens.min()} to {tokens.max()}; they must be "
             f"from 0 to {MOST_TOKEN}"
