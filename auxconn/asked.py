@@ -6,6 +6,7 @@ would answer from deep inside, or worse, take it; here it is refused by its name
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 from collections.abc import Mapping, Sequence
@@ -43,11 +44,20 @@ def whole(what: str, value: Any) -> int:
         raise ValueError(f"{what}: {shown(value)} is not a whole number") from None
 
 
+def span(what: str, value: Any) -> float:
+    """`value` as a number of seconds; `ValueError` when it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        raise ValueError(f"{what}={shown(value)}: give a number of seconds")
+    return value
+
+
 def rows_wanted(table: str, rows: Any) -> int:
     """A number of rows to be read, 0 or more."""
     number = whole(f"rows of {table!r}", rows)
     if number < 0:
-        raise ValueError(f"{rows} rows of {table!r} were asked for: it takes 0 or more")
+        raise ValueError(
+            f"{shown(rows)} rows of {table!r} were asked for: it takes 0 or more"
+        )
     return number
 
 
@@ -60,7 +70,7 @@ def limits(rows: int | Mapping[str, int]) -> dict[str, int]:
         found[table] = whole(f"rows of {table!r}", limit)
         if not 1 <= found[table] <= MOST_ROWS:
             raise ValueError(
-                f"rows of {table!r}: {limit} is not between 1 and {MOST_ROWS}"
+                f"rows of {table!r}: {shown(limit)} is not between 1 and {MOST_ROWS}"
             )
     return found
 
@@ -113,7 +123,8 @@ def seconds(moment: Moment) -> float | None:
         if math.isfinite(found):
             return found
     elif not isinstance(moment, bool) and isinstance(moment, float | int | np.number):
-        found = float(moment)
-        if not math.isnan(found):
-            return found
+        with contextlib.suppress(OverflowError):
+            found = float(moment)
+            if not math.isnan(found):
+                return found
     raise ValueError(f"since_t={shown(moment)}: {problem}")

@@ -12,7 +12,6 @@ whoever must not wait (a probe in the engine's thread) uses `offer`, which does 
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -31,6 +30,7 @@ from auxconn.asked import (
     limits,
     rows_wanted,
     seconds,
+    span,
     whole,
 )
 from auxconn.intake import INBOX_RECORDS, Intake
@@ -296,8 +296,7 @@ class FrameStore:
         """Wait until the version is `version`; False when `timeout` seconds ran out."""
         ring = self._table(table).ring
         version = whole(f"version of {table!r}", version)
-        if math.isnan(timeout):
-            raise ValueError(f"timeout={timeout}: give a number of seconds")
+        timeout = span("timeout", timeout)
         end = time.monotonic() + timeout
         with self._lock:
             self._waiting += 1

@@ -15,6 +15,7 @@ import numpy as np
 
 from auxconn.packing import Layout, Values, layout
 from auxconn.rings import Names, Ring
+from auxconn.texts import shown
 
 
 class Delta(msgspec.Struct, frozen=True):
@@ -78,7 +79,7 @@ class Table:
         ring = self.ring
         if not 0 <= version <= ring.total:
             raise ValueError(
-                f"version {version} of {self.layout.table!r}: it goes from 0 to "
+                f"version {shown(version)} of {self.layout.table!r}: it goes from 0 to "
                 f"{ring.total}; pass the version of an earlier answer of this store"
             )
         first = max(version, ring.oldest)

@@ -411,6 +411,25 @@ def test_a_number_that_is_none_is_refused_by_its_value(store, wrong):
             ask()
 
 
+@pytest.mark.parametrize("timeout", ["1", None, float("nan"), True])
+def test_a_time_to_wait_that_is_none_is_refused(store, timeout):
+    with pytest.raises(ValueError, match=r"timeout=.*: give a number of seconds"):
+        store.wait("steps", 1, timeout)
+
+
+def test_numbers_beyond_all_measure_are_refused_in_words(store):
+    for ask in (
+        lambda: store.since("steps", 10**5000),
+        lambda: store.resize(10**5000),
+        lambda: store.tail("steps", -(10**5000)),
+    ):
+        with pytest.raises(
+            ValueError, match=r"'steps'.*(0 to 0|0 or more|between 1 and)"
+        ):
+            ask()
+    assert store.tail("steps", 10**5000).rows == 0
+
+
 def test_whole_numbers_of_numpy_are_whole_numbers(store):
     store.append("steps", [made.steps(i) for i in range(9)], "lab")
     assert store.tail("steps", np.int64(2)).columns["step"].tolist() == [7, 8]
@@ -456,7 +475,7 @@ def test_a_date_alone_is_its_midnight(store):
 
 @pytest.mark.parametrize(
     "since_t",
-    ["yesterday or so", "", "NaT", float("nan"), True, [1], pd.NaT, {}, 1j],
+    ["yesterday or so", "", "NaT", float("nan"), True, [1], pd.NaT, {}, 1j, 10**400],
 )
 def test_what_is_no_time_is_refused_by_its_value(store, since_t):
     with pytest.raises(ValueError, match=r"since_t=.*: .*(give seconds|time zone)"):
