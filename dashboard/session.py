@@ -11,17 +11,18 @@ import dataclasses
 import logging
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import panel as pn
 import param
 
-from . import words
+from . import kernel, words
 from .controls import Controls
 from .hub import Hub
+from .layout import Layout, ViewSettings
 from .snapshot import WINDOWS, Snapshot, Window
 from .steering import Steering
-from .theme import THEMES, asset
+from .theme import THEMES
 from .views.axis import TimeAxis
 from .views.banner import RESTART, BannerView
 from .views.base import Plot
@@ -32,16 +33,12 @@ from .views.hits import HitsPlot
 from .views.indicators import IndicatorsView
 from .views.loading import LoadingPlot
 from .views.lookups import LookupsView
-from .views.note import Note
 from .views.pool import PoolPlot
 from .views.reasons import ReasonsView
 from .views.retained import ReleasedPlot, RetainedPlot
 from .views.rows import RowsPlot
 from .views.store import StorePlot
 from .views.topbar import KEYS, TopBar, facts, state_words, windows
-
-if TYPE_CHECKING:
-    from auxconn.frames import FrameStore
 
 logger = logging.getLogger(__name__)
 
@@ -62,9 +59,6 @@ PLOTS: tuple[type[Plot], ...] = (
 
 REFRESH = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds between two drawings, to choose from."""
-
-HISTORY = (10_000, 50_000, 100_000, 250_000, 500_000)
-"""Rows kept per table, to choose from."""
 
 TICK_SECONDS = 0.2
 """Answers, states and ages are looked at so often, whatever the refresh rate."""
@@ -130,6 +124,7 @@ class Dashboard(pn.viewable.Viewer):
         self._pinned: tuple[float, float] | None = None
         self._paused_at = 0.0
         self._callback: Any = None
+        self._cells: kernel.CellTicks | None = None
         self._document: Any = None
         self._away = False
         _open.add(self)
@@ -149,15 +144,21 @@ class Dashboard(pn.viewable.Viewer):
         self.reasons = ReasonsView()
         self.events = EventsView()
         self.controls = Controls(self.steering)
-        self._settings = self._view_controls()
-        self._layout = self._lay_out(page)
+        self.settings = ViewSettings(hub, self.param.refresh, REFRESH)
+        self.layout = Layout(
+            self.bar,
+            [self.controls.root, self.settings.root],
+            self.banner.root,
+            [self.indicators.root, *(view.root for view in self.views[1:])],
+            embedded=not page,
+        )
         self.param.watch(self._restyle, "theme")
         self.param.watch(self._rewindow, ["engine", "window"])
         self.param.watch(self._repaced, "paused")
         self._restyle()
 
     def __panel__(self) -> Any:
-        return self._layout
+        return self.layout.root
 
     # Ticks
 
@@ -167,14 +168,25 @@ class Dashboard(pn.viewable.Viewer):
             self._document = pn.state.curdoc
             self.tick()
             self._callback = pn.state.add_periodic_callback(
-                self.tick, period=int(1000 * TICK_SECONDS)
+                self._loop_tick, period=int(1000 * TICK_SECONDS)
             )
+            shell = kernel.shell()
+            if shell is not None and self._document is None:
+                self._cells = kernel.CellTicks(shell, self.tick, TICK_SECONDS)
+
+    def _loop_tick(self) -> None:
+        self.tick()
+        if self._cells is not None:
+            self._cells.seen()
 
     def stop(self) -> None:
         """Tick no more. Safe to call again."""
         if self._callback is not None:
             self._callback.stop()
             self._callback = None
+        if self._cells is not None:
+            self._cells.stop()
+            self._cells = None
 
     def close(self) -> None:
         """The browser is gone: let go of everything that outlives it."""
@@ -185,6 +197,10 @@ class Dashboard(pn.viewable.Viewer):
 
     def tick(self) -> None:
         """Look at the hub; draw when it is time. Never raises."""
+        with kernel.TURN:
+            self._try_tick()
+
+    def _try_tick(self) -> None:
         try:
             with pn.io.hold():
                 self._tick()
@@ -203,9 +219,12 @@ class Dashboard(pn.viewable.Viewer):
 
         A cell that was run again or cleared has taken its view away: the ticks end with it.
         """
-        if self._layout._models:
+        if self.layout.root._models:
             self._shown = True
-            pn.io.push_notebook(self._layout)
+            for _, incoming in self.layout.root._comms.values():
+                kernel.take_turns(incoming)
+            if all(_opened(ref) for ref in self.layout.root._models):
+                pn.io.push_notebook(self.layout.root)
         elif self._shown:
             self.close()
 
@@ -225,7 +244,8 @@ class Dashboard(pn.viewable.Viewer):
             self.bar.heard = self.bar.sent
             self._drawn = 0.0
         self._away = gone
-        return not gone and self.bar.sent - self.bar.heard < MOST_UNHEARD
+        unheard = self.bar.sent - self.bar.heard if self._page else 0
+        return not gone and unheard < MOST_UNHEARD
 
     def _tick(self) -> None:
         self.ticks += 1
@@ -269,7 +289,7 @@ class Dashboard(pn.viewable.Viewer):
                 view.update(snapshot)
             except Exception as one:  # noqa: BLE001 - raised below, when the rest is drawn
                 problem = problem or one
-        self._tell_history()
+        self.settings.tell()
         if problem is not None:
             raise problem
         # Only a drawing clears a fault: the looks between two drawings do too little.
@@ -315,7 +335,7 @@ class Dashboard(pn.viewable.Viewer):
             self.draw()
         elif action == "controls":
             self.controls_shown = not self.controls_shown
-            self._side.visible = self.controls_shown
+            self.layout.side.visible = self.controls_shown
 
     def _from_bar(self, said: dict[str, Any]) -> None:
         """The header says what was chosen; only what can be chosen is taken."""
@@ -382,9 +402,7 @@ class Dashboard(pn.viewable.Viewer):
         for plot in self.plots.values():
             plot.restyle(theme)
         self.axis.restyle(theme)
-        dark = ["ac-dark"] if self.theme == "dark" else []
-        others = [name for name in self._layout.css_classes if name != "ac-dark"]
-        self._layout.css_classes = [*others, *dark]
+        self.layout.restyle(self.theme)
         if self.snapshot is not None:
             self._head(self.snapshot, self.hub.link(self.engine or None))
 
@@ -415,10 +433,7 @@ class Dashboard(pn.viewable.Viewer):
             menu=self._menu(),
         )
         self.banner.update(_with(snapshot, link))
-        stale = link.state in ("stale", "gone", "stopped")
-        classes = ["ac-content", *(["ac-stale"] if stale else [])]
-        if self._content.css_classes != classes:
-            self._content.css_classes = classes
+        self.layout.dim(link.state in ("stale", "gone", "stopped"))
 
     def _menu(self) -> list[dict[str, Any]]:
         found = [
@@ -452,112 +467,6 @@ class Dashboard(pn.viewable.Viewer):
         text = f"the page has a fault{stopped}: {words.plain(self.problem, 160)}"
         self.bar.show(**{**self.bar.shown, "more": text})
 
-    # How it is laid out
-
-    def _view_controls(self) -> dict[str, Any]:
-        css = [asset("widgets.css")]
-        refresh = pn.widgets.Select.from_param(
-            self.param.refresh,
-            label="Refresh",
-            options={f"{words.duration(seconds)}": seconds for seconds in REFRESH},
-            sizing_mode="stretch_width",
-            margin=0,
-            stylesheets=css,
-        )
-        rows = sorted({*HISTORY, self.hub.rows})
-        history = pn.widgets.Select(
-            label="History, rows a table",
-            options={words.whole(count): count for count in rows},
-            value=self.hub.rows,
-            sizing_mode="stretch_width",
-            margin=0,
-            stylesheets=css,
-        )
-        history.param.watch(self._resize, "value")
-        note = Note(
-            "",
-            sizing_mode="stretch_width",
-            margin=0,
-            stylesheets=[asset("section.css")],
-        )
-        return {"refresh": refresh, "history": history, "note": note}
-
-    def _resize(self, event: Any) -> None:
-        if event.new != self.hub.rows:
-            self.hub.resize(int(event.new))
-            self._tell_history()
-
-    def _tell_history(self) -> None:
-        """How far back the rows kept reach, and that all browsers share them."""
-        store: FrameStore = self.hub.store
-        history = self._settings["history"]
-        if history.value != self.hub.rows and self.hub.rows in history.options.values():
-            history.value = self.hub.rows
-        kept = store.kept("steps")
-        text = f"<p>{words.whole(kept)} steps kept; the history is shared by all browsers</p>"
-        if self._settings["note"].object != text:
-            self._settings["note"].object = text
-
-    def _lay_out(self, page: bool) -> Any:
-        wide: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": 0}
-        view = pn.Column(
-            pn.pane.HTML(
-                "<h4>View</h4>",
-                stylesheets=[asset("section.css")],
-                **wide,
-            ),
-            pn.Row(
-                self._settings["refresh"],
-                self._settings["history"],
-                stylesheets=[":host { gap: 8px; }"],
-                **wide,
-            ),
-            self._settings["note"],
-            **wide,
-        )
-        self._side = pn.Column(
-            self.controls.root,
-            view,
-            width=272,
-            margin=0,
-            css_classes=["ac-side"],
-            stylesheets=[asset("side.css")],
-        )
-        grid = pn.Column(
-            *(plot.root for plot in self.plots.values()),
-            self.lookups.root,
-            self.reasons.root,
-            self.events.root,
-            css_classes=["ac-grid"],
-            stylesheets=[asset("grid.css")],
-            **wide,
-        )
-        self._content = pn.Column(
-            self.indicators.root,
-            grid,
-            css_classes=["ac-content"],
-            stylesheets=[asset("content.css")],
-            **wide,
-        )
-        right = pn.Column(self.banner.root, self._content, stylesheets=[_GAPS], **wide)
-        main = pn.Row(
-            self._side, right, stylesheets=[_MAIN], css_classes=["ac-main"], **wide
-        )
-        return pn.Column(
-            self.bar,
-            main,
-            css_classes=["ac-root"] if page else ["ac-root", "ac-embedded"],
-            stylesheets=[asset("root.css")],
-            **wide,
-        )
-
-
-_GAPS = """
-:host { gap: 12px; min-width: 0; flex: 1 1 0; }
-.scroll-button { display: none !important; }
-"""
-_MAIN = ":host { gap: 12px; padding: 12px 16px 20px; box-sizing: border-box; }"
-
 
 def _with(snapshot: Snapshot, link: Any) -> Snapshot:
     return (
@@ -565,8 +474,18 @@ def _with(snapshot: Snapshot, link: Any) -> Snapshot:
     )
 
 
+def _opened(ref: str) -> bool:
+    """True when a view's comm is open; what is sent before that is lost."""
+    comm = pn.state._views.get(ref, (None,) * 4)[3]
+    return comm is None or bool(getattr(comm, "_comm", True))
+
+
 def live(what: Any, *, start: bool = True, **params: Any) -> Dashboard:
     """The live view of a lab, of frames, or of a hub, for a notebook's cell.
+
+    It moves while other cells run, too, once it has been drawn: the kernel has to be free for
+    a moment after the cell that shows it, which "Run All" does not leave it. What is done in
+    it (a click, a number) is carried out when the running cell has ended.
 
     Parameters
     ----------

@@ -75,7 +75,7 @@ export function render({ model, el }) {
   model.on("beat", () => {
     heard = performance.now()
     // The server sends no more than a browser takes in; every fifth beat is answered.
-    if (model.beat % 5 === 0) send("heard", model.beat)
+    if (fixed.page && model.beat % 5 === 0) send("heard", model.beat)
     if (lost) { lost = false; state() }
   })
 

@@ -74,4 +74,5 @@ def dressed(html: str, theme: Theme) -> str:
         "font": f"12px/1.35 {FONT}",
     }
     rules = ";".join(f"{name}:{value} !important" for name, value in look.items())
-    return f"<style>:host{{{rules}}}</style>{html}"
+    # Within something: a style that comes first is taken for one of a head, and dropped.
+    return f"<div><style>:host{{{rules}}}</style>{html}</div>"

@@ -19,6 +19,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import nbformat
 import pytest
 from playwright.sync_api import Error as PlaywrightError
 
@@ -66,6 +67,7 @@ def jupyterlab(root, tmp_path_factory):
     """A JupyterLab with the notebook, and nothing of the user's settings."""
     home = tmp_path_factory.mktemp("jupyterlab")
     shutil.copy(root / "notebooks" / "00_quickstart.ipynb", home)
+    nbformat.write(running_cell(), home / "running.ipynb")
     for name, values in SETTINGS.items():
         path = home / "settings" / f"{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -131,6 +133,28 @@ def page(chromium, root, request):
     context.close()
 
 
+def running_cell():
+    """A notebook whose last cell keeps the kernel's loop from everything else."""
+    cells = [
+        "import panel as pn\n"
+        "from auxconn.lab import Lab, LabConfig, workloads\n"
+        "from auxconn_dashboard import live\n"
+        "pn.extension(inline=True)\n"
+        "lab = Lab(LabConfig(num_blocks=512, kv_tier_blocks=2048, capacity=800))\n"
+        "lab.run(requests=50)",
+        'view = live(lab, theme="dark")\nview',
+        "import time\n"
+        "runs = globals().get('runs', 0) + 1\n"
+        "until = time.monotonic() + (0 if runs == 1 else 40)\n"
+        "while time.monotonic() < until:\n"
+        "    lab.run(steps=5)\n"
+        'print("cell", "ended", runs)',
+    ]
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
+    return notebook
+
+
 def run_all(page):
     """Run all cells, once the kernel takes them: JupyterLab drops what comes before."""
     page.locator("#jp-main-statusbar", has_text="| Idle").wait_for(timeout=60_000)
@@ -180,3 +204,44 @@ def test_the_live_view_moves_below_its_cell(jupyterlab, page):
     assert not [line for line in page.told if "isn't known" in line]
     live.locator(".jp-Cell-inputWrapper").scroll_into_view_if_needed()
     page.wait_for_timeout(1000)
+
+
+def test_the_live_view_moves_while_a_cell_runs(jupyterlab, page):
+    page.goto(f"{jupyterlab}/lab/tree/running.ipynb")
+    page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=60_000)
+    run_all(page)
+    live = page.locator(".jp-CodeCell", has_text="view = live(lab")
+    busy = page.locator(".jp-CodeCell", has_text="lab.run(steps=5)")
+    error = page.locator(".jp-OutputArea-output[data-mime-type*=error]")
+    live.locator("canvas").or_(error).first.wait_for(timeout=240_000)
+    assert not error.count(), error.first.inner_text()[-2000:]
+    page.wait_for_function(f"({NEWEST})() !== null", timeout=60_000)
+    # The kernel has to be free for a moment once the view is there, to open its comm.
+    page.wait_for_timeout(4000)
+    busy.locator(".cm-content").click()
+    page.keyboard.press("Shift+Enter")
+
+    ended = page.get_by_text("cell ended 2", exact=True)
+    for _ in range(3):
+        before = page.evaluate(NEWEST)["x"]
+        page.wait_for_function(
+            f"(before) => ({NEWEST})().x > before", arg=before, timeout=30_000
+        )
+        assert not ended.count(), "it moved only when the cell had ended"
+    tooltip = page.locator(".bk-Tooltip")
+    plot = live.locator(".ac-plot-retained canvas").first
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    page.mouse.move(box["x"] + box["width"] - 60, box["y"] + box["height"] / 2)
+    tooltip.first.wait_for(timeout=15_000)
+    colour = tooltip.first.evaluate("(node) => getComputedStyle(node).backgroundColor")
+    assert colour == "rgb(35, 42, 52)"
+    page.screenshot(path=Path(PICTURES) / "running.png") if PICTURES else None
+
+    # What is asked for and what is drawn after the cell are as they always are.
+    ended.wait_for(timeout=120_000)
+    before = page.evaluate(NEWEST)["x"]
+    assert not error.count(), error.first.inner_text()[-2000:]
+    assert not [line for line in page.told if line.startswith(("failed:", "error:"))]
+    assert not [line for line in page.told if "isn't known" in line]
+    assert before > 0

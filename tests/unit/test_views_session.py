@@ -95,10 +95,10 @@ def test_a_hidden_tab_is_not_drawn_for_and_catches_up_when_it_is_seen(page):
 
 def test_a_view_whose_cell_is_gone_ticks_no_more(page):
     dashboard = page.tick(10)
-    dashboard._layout._models["cell"] = (None, None)
+    dashboard.layout.root._models["cell"] = (None, None)
     dashboard._push()
     assert dashboard in session._open
-    del dashboard._layout._models["cell"]
+    del dashboard.layout.root._models["cell"]
     dashboard._push()
     assert dashboard not in session._open
 
@@ -127,7 +127,7 @@ def test_a_browser_that_is_gone_is_not_drawn_for_and_finds_all_when_it_is_back(p
 
 def test_a_browser_that_stands_still_is_sent_no_more_until_it_has_caught_up(page):
     dashboard = page.dashboard
-    dashboard._document = Document()
+    dashboard._document, dashboard._page = Document(), True
     for _ in range(3 * MOST_UNHEARD):
         page.tick(1)
     assert dashboard.draws == dashboard.bar.sent == MOST_UNHEARD
@@ -179,10 +179,10 @@ def test_the_theme_is_everybodys_own(page):
     other = live(page.hub, start=False)
     page.dashboard.act("theme")
     assert page.dashboard.theme == "dark"
-    assert "ac-dark" in page.dashboard._layout.css_classes
+    assert "ac-dark" in page.dashboard.layout.root.css_classes
     assert page.dashboard.plots["hits"].figure.background_fill_color == "#181D25"
     assert other.theme == "light"
-    assert "ac-dark" not in other._layout.css_classes
+    assert "ac-dark" not in other.layout.root.css_classes
     page.dashboard.bar.on_message({"action": "prefers", "value": "no such theme"})
     assert page.dashboard.theme == "dark"
     other.close()
@@ -240,10 +240,10 @@ def test_history_is_forgotten_when_asked(page):
 
 def test_history_length_is_shared(page):
     other = live(page.hub, start=False)
-    page.dashboard._settings["history"].value = 10_000
+    page.dashboard.settings.history.value = 10_000
     assert page.hub.rows == 10_000
     other.tick()
-    assert other._settings["history"].value == 10_000
+    assert other.settings.history.value == 10_000
     other.close()
 
 
