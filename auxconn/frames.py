@@ -253,14 +253,19 @@ class FrameStore:
         if last is not None:
             last = rows_wanted(table, last)
         after = seconds(since_t)
-        read = names if after is None or "t" in names else (*names, "t")
-        # Codes stay codes on this way: pandas takes them as they are.
+        keep = None
         with self._lock:
             self._take_in()
-            raw = found.raw(read, engine, last)
+            if after is not None:
+                # Most of what is too old is never read: it is at the beginning, though
+                # the clocks of several engines need not agree.
+                keep = found.raw(("t",), engine, last)["t"] >= after
+                keep = keep[int(keep.argmax()) if keep.any() else len(keep) :]
+                last = len(keep)
+            # Codes stay codes on this way: pandas takes them as they are.
+            raw = found.raw(names, engine, last)
             engines = self._names.all()
-        if after is not None:
-            keep = raw["t"] >= after
+        if keep is not None and not keep.all():
             raw = {name: raw[name][keep] for name in names}
         return data_frame(found.layout, raw, engines)
 

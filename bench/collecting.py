@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+import json
+import os
+import resource
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-_PROGRAM = """
-import sys
 from auxconn.collector import Collector
-with Collector() as collector:
-    print(collector.address, flush=True)
-    sys.stdin.read()
-"""
+
+
+def told(collector: Collector) -> dict[str, Any]:
+    """Rows that came, those that were lost, and what it took."""
+    sources = collector.sources()
+    spent = resource.getrusage(resource.RUSAGE_SELF)
+    store = collector.store
+    return {
+        "rows": {table: store.version(table) for table in store.limits},
+        "lost": sum(sum(one.rows_lost.values()) for one in sources),
+        "batches_lost": sum(one.batches_lost for one in sources),
+        "cpu_s": spent.ru_utime + spent.ru_stime,
+        "rss_kib": spent.ru_maxrss,
+    }
+
+
+def main() -> None:
+    """Say the address, and answer each line of the input with what came so far."""
+    with Collector() as collector:
+        print(collector.address, flush=True)
+        for _ in sys.stdin:
+            print(json.dumps(told(collector)), flush=True)
 
 
 class Collecting:
@@ -21,7 +43,7 @@ class Collecting:
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM],
+            [sys.executable, "-m", "bench.collecting"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -37,3 +59,29 @@ class Collecting:
         trace: TracebackType | None,
     ) -> None:
         self._process.communicate()
+
+    def told(self) -> dict[str, Any]:
+        """What it says now, as in the function of that name."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        found: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return found
+
+    def rows(self, table: str) -> int:
+        """Rows of `table` that came so far."""
+        return int(self.told()["rows"][table])
+
+    @contextmanager
+    def asleep(self) -> Iterator[None]:
+        """It takes nothing in meanwhile, as a process does that hangs."""
+        os.kill(self._process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self._process.pid, signal.SIGCONT)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,13 +1,14 @@
 """The stream: what a record costs the engine, and how many rows a second reach the frames.
 
-Three figures, each the median of `RUNS` runs with its range:
+Four figures, each the median of `RUNS` runs with its range:
 
 - `emit`: ns on the engine's thread for a record, in bursts as a step makes them, without a
   collector and with one in another process;
 - rows/s from `emit` in one process through the socket into the frames of another, the
   engine emitting as fast as nothing is dropped (checked);
 - a million rows appended in batches and the newest 10,000 read as pandas, beside the same
-  with `pandas.concat` from the same records.
+  with `pandas.concat` from the same records;
+- a sum over a window of time, by bins, after each batch, beside the same.
 
 Run as `python -m bench.stream` on a machine that does nothing else.
 """
@@ -190,47 +191,105 @@ def measure_rows() -> None:
         show(f"{table} into frames", found, "rows/s")
 
 
+BATCH, KEEP, LAST, WINDOW_S, BIN = 5_000, 100_000, 10_000, 200, "10s"
+
+
+class Ours:
+    """A `FrameStore`."""
+
+    def __init__(self) -> None:
+        self._store = FrameStore(KEEP)
+
+    def append(self, records: list[Steps]) -> None:
+        """Take a batch in."""
+        self._store.append("steps", records, "bench", typed=True)
+
+    def last(self) -> pd.DataFrame:
+        """The newest rows."""
+        return self._store.steps(last=LAST)
+
+    def window(self, end: float) -> pd.Series:
+        """Hashes retained in the last seconds, by bins."""
+        frame = self._store.steps(since_t=end - WINDOW_S)
+        return frame.resample(BIN, on="t")["hashes_retained"].sum()
+
+
+class Plain:
+    """A frame to which each batch is concatenated, or a frame a batch until one asks."""
+
+    def __init__(self, *, each: bool) -> None:
+        self._each = each
+        self._kept: deque[pd.DataFrame] = deque(maxlen=KEEP // BATCH)
+
+    def append(self, records: list[Steps]) -> None:
+        """Take a batch in."""
+        tuples = list(map(msgspec.structs.astuple, records))
+        made = pd.DataFrame.from_records(tuples, columns=Steps.__struct_fields__)
+        made["t"] = pd.to_datetime(made["t"], unit="s", utc=True)
+        if self._each and self._kept:
+            made = pd.concat([self._kept.pop(), made], ignore_index=True).tail(KEEP)
+        self._kept.append(made)
+
+    def _whole(self) -> pd.DataFrame:
+        if len(self._kept) == 1:
+            return self._kept[0]
+        return pd.concat(list(self._kept), ignore_index=True)
+
+    def last(self) -> pd.DataFrame:
+        """The newest rows."""
+        return self._whole().tail(LAST)
+
+    def window(self, end: float) -> pd.Series:
+        """Hashes retained in the last seconds, by bins."""
+        frame = self._whole()
+        frame = frame[frame["t"] >= pd.Timestamp(end - WINDOW_S, unit="s", tz="UTC")]
+        return frame.resample(BIN, on="t")["hashes_retained"].sum()
+
+
+WAYS: dict[str, Callable[[], Ours | Plain]] = {
+    "FrameStore": Ours,
+    "concat of each batch": lambda: Plain(each=True),
+    "frames of batches, concat when asked": lambda: Plain(each=False),
+}
+
+
 def measure_append() -> None:
     """A million rows appended and the newest 10,000 as pandas, beside `concat`."""
-    batch, rows, keep, last = 5_000, 1_000_000, 100_000, 10_000
-    records = [steps(i) for i in range(batch)]
-    names = Steps.__struct_fields__
-
-    def ours() -> pd.DataFrame:
-        store = FrameStore(keep)
-        for _ in range(rows // batch):
-            store.append("steps", records, "bench", typed=True)
-        return store.steps(last=last)
-
-    def frame() -> pd.DataFrame:
-        tuples = list(map(msgspec.structs.astuple, records))
-        made = pd.DataFrame.from_records(tuples, columns=names)
-        made["t"] = pd.to_datetime(made["t"], unit="s", utc=True)
-        return made
-
-    def concat_each() -> pd.DataFrame:
-        kept = frame()
-        for _ in range(rows // batch - 1):
-            kept = pd.concat([kept, frame()], ignore_index=True).tail(keep)
-        return kept.tail(last)
-
-    def concat_once() -> pd.DataFrame:
-        kept: deque[pd.DataFrame] = deque(maxlen=keep // batch)
-        for _ in range(rows // batch):
-            kept.append(frame())
-        return pd.concat(list(kept), ignore_index=True).tail(last)
-
-    for name, way in (
-        ("FrameStore", ours),
-        ("concat of each batch", concat_each),
-        ("frames of batches, concat at the end", concat_once),
-    ):
+    records = [steps(i) for i in range(BATCH)]
+    for name, make in WAYS.items():
         found = []
         for _ in range(RUNS):
             start = time.perf_counter()
-            assert len(way()) == last
+            kept = make()
+            for _ in range(1_000_000 // BATCH):
+                kept.append(records)
+            assert len(kept.last()) == LAST
             found.append(time.perf_counter() - start)
         show(f"1e6 rows, last 10,000: {name}", found, "s")
+
+
+def measure_window() -> None:
+    """A windowed aggregate after each of 40 batches, beside the same in plain pandas."""
+    batches = [
+        [steps(i) for i in range(first, first + BATCH)]
+        for first in range(0, 40 * BATCH, BATCH)
+    ]
+    ends = [batch[-1].t for batch in batches]
+    results: list[list[pd.Series]] = []
+    for name, make in WAYS.items():
+        found = []
+        for _ in range(RUNS):
+            kept, sums = make(), []
+            start = time.perf_counter()
+            for batch, end in zip(batches, ends, strict=True):
+                kept.append(batch)
+                sums.append(kept.window(end))
+            found.append(time.perf_counter() - start)
+        results.append(sums)
+        show(f"{WINDOW_S} s window by {BIN} after each batch: {name}", found, "s")
+    for other in results[1:]:
+        for one, same in zip(results[0], other, strict=True):
+            np.testing.assert_array_equal(one.to_numpy(), same.to_numpy())
 
 
 def show(name: str, values: list[float], unit: str) -> None:
@@ -251,13 +310,18 @@ def main() -> None:
     )
     parser.add_argument("--engine", metavar="ADDRESS", help="be the other process")
     parser.add_argument(
-        "--only", choices=("emit", "rows", "append"), help="measure one"
+        "--only", choices=("emit", "rows", "append", "window"), help="measure one"
     )
     arguments = parser.parse_args()
     if arguments.engine:
         engine(arguments.engine)
         return
-    parts = {"emit": measure_emit, "rows": measure_rows, "append": measure_append}
+    parts = {
+        "emit": measure_emit,
+        "rows": measure_rows,
+        "append": measure_append,
+        "window": measure_window,
+    }
     for name, measure in parts.items():
         if arguments.only in (None, name):
             measure()

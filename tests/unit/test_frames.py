@@ -605,3 +605,17 @@ def test_a_finalizer_may_emit_while_the_store_is_written(store):
     store._push = push  # type: ignore[method-assign]
     assert store.version("steps") == 1 + TAKE_IN_AT
     assert store.tail("steps", 100).columns["step"].tolist() == [2] * 100
+
+
+def test_a_time_is_looked_for_in_all_rows_though_clocks_of_engines_disagree(store):
+    for engine, numbers in ("a", (10, 40)), ("b", (5, 30)), ("a", (50, 20)):
+        store.append("steps", [made.steps(i) for i in numbers], engine)
+
+    def found(**how) -> list[int]:
+        return store.steps(since_t=made.T0 + 30, **how)["step"].tolist()
+
+    assert found() == [40, 30, 50]
+    assert found(columns=["step"]) == [40, 30, 50]
+    assert found(last=3) == [30, 50]
+    assert found(engine="b") == [30]
+    assert len(store.steps(since_t=made.T0 + 60)) == 0

@@ -1,0 +1,156 @@
+"""A cluster's rows through one collector, and what happens while the collector hangs.
+
+64 ranks, each with its channel, take 100 steps a second; each step brings a row of `steps`,
+`rows` and `store` and an event for each of 28 blocks: together about 200,000 rows a second,
+in the batches that so many engines would send. All ranks are in one process and so share
+one core, as the collector has one of its own. Nothing may be lost.
+
+Then one engine emits as fast while the collector's process is stopped: what the engine
+holds must stay bounded, every row must arrive or be counted as lost, and it must go on.
+
+Exit status 1 when rows are missing or memory grows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from auxconn.channel import Channel
+from auxconn.records import Blocks, Rows, Steps, Store
+from bench.collecting import Collecting
+
+RANKS, STEPS_PER_S, BLOCKS = 64, 100, 28
+PER_STEP = 3 + BLOCKS
+"""Rows of one rank's step."""
+
+MOST_MIB = 128
+"""What an engine may grow by while nobody listens to it."""
+
+
+def step(t: float, number: int) -> list[tuple[str, msgspec.Struct]]:
+    """What one rank's step brings."""
+    hashes = np.arange(number, number + BLOCKS, dtype="<u8").tobytes()
+    quarter = np.full(BLOCKS, 0.25, "<f4").tobytes()
+    ones = np.ones(BLOCKS, "<u4").tobytes()
+    return [
+        ("steps", Steps(t, number, *range(1000, 998 + len(Steps.__struct_fields__)))),
+        ("rows", Rows(t, number, *(64,) * 11, ms_copy=0.2, ms_commit=1.4)),
+        ("store", Store(t, number, *(4096,) * 9, error="")),
+        ("blocks", Blocks(t, number, "retained", "r", hashes, quarter, quarter, ones)),
+    ]
+
+
+def cluster(collecting: Collecting, seconds: float) -> bool:
+    """Send from all ranks; False when a row is missing."""
+    channels = [
+        Channel(collecting.address, "cluster", rank=rank) for rank in range(RANKS)
+    ]
+    for channel in channels:
+        channel.hello({}, ())
+        if not channel.wait_connected(20):
+            raise RuntimeError("the collector did not take all ranks")
+    steps = int(seconds * STEPS_PER_S)
+    before, cpu = collecting.told(), time.process_time()
+    start = time.perf_counter()
+    for number in range(steps):
+        for channel in channels:
+            for table, record in step(1.7e9 + number / STEPS_PER_S, number):
+                channel.emit(table, record)
+        # Behind the clock it goes on at once: the rate is the demand, not a limit.
+        time.sleep(max(0.0, start + (number + 1) / STEPS_PER_S - time.perf_counter()))
+    sent = steps * RANKS * PER_STEP
+    for channel in channels:
+        channel.close(timeout=10)
+    took = time.perf_counter() - start
+    cpu = time.process_time() - cpu
+    after = collecting.told()
+    for _ in range(200):
+        if came(after) - came(before) >= sent:
+            break
+        time.sleep(0.05)
+        after = collecting.told()
+    arrived = came(after) - came(before)
+    dropped = sum(sum(channel.dropped.values()) for channel in channels)
+    print(
+        f"{RANKS} ranks at {STEPS_PER_S} steps/s for {seconds:g} s: {sent:,} rows sent, "
+        f"{arrived:,} arrived, {dropped:,} dropped; {arrived / took:,.0f} rows/s\n"
+        f"  CPU: all ranks {cpu / took:.0%} of a core, collector "
+        f"{(after['cpu_s'] - before['cpu_s']) / took:.0%} of a core, which holds "
+        f"{after['rss_kib'] / 1024:.0f} MiB"
+    )
+    return arrived == sent and not dropped
+
+
+def came(told: dict[str, dict[str, int]]) -> int:
+    """Rows that came, but for the collector's own `events`."""
+    return sum(rows for table, rows in told["rows"].items() if table != "events")
+
+
+def asleep(collecting: Collecting, seconds: float) -> bool:
+    """Emit to a collector that hangs; False when memory grows or a row is not accounted for."""
+    channel = Channel(collecting.address, "asleep")
+    channel.hello({}, ())
+    if not channel.wait_connected(20):
+        raise RuntimeError("the collector did not come up")
+    rate = RANKS * STEPS_PER_S
+    before = collecting.told()
+    resident = [_rss_mib()]
+    sent = slowest = 0
+    with collecting.asleep():
+        start = time.perf_counter()
+        while time.perf_counter() < start + seconds:
+            for _ in range(rate // 100):
+                records = step(1.7e9, sent)
+                began = time.perf_counter_ns()
+                for table, record in records:
+                    channel.emit(table, record)
+                slowest = max(slowest, time.perf_counter_ns() - began)
+                sent += 1
+            resident.append(_rss_mib())
+            time.sleep(0.01)
+    channel.close(timeout=20)
+    dropped = sum(channel.dropped.values())
+    after = collecting.told()
+    for _ in range(200):
+        if came(after) - came(before) + dropped >= sent * PER_STEP:
+            break
+        time.sleep(0.05)
+        after = collecting.told()
+    arrived = came(after) - came(before)
+    grown = max(resident) - resident[0]
+    print(
+        f"collector stopped for {seconds:g} s: {sent * PER_STEP:,} rows emitted, {arrived:,} "
+        f"arrived, {dropped:,} dropped and counted; the engine grew by {grown:.0f} MiB at "
+        f"most, its slowest step took {slowest / 1e6:.2f} ms"
+    )
+    return arrived + dropped == sent * PER_STEP and grown <= MOST_MIB
+
+
+def _rss_mib() -> float:
+    """Resident memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+def main() -> int:
+    """Measure, print, judge."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    arguments = parser.parse_args()
+    met = True
+    for part in cluster, asleep:
+        with Collecting() as collecting:
+            met &= part(collecting, arguments.seconds)
+    print("met" if met else "MISSED: rows are missing, or memory grew")
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
