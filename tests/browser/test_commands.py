@@ -108,3 +108,20 @@ def test_a_page_without_an_engine_says_how_to_connect_one(root, tmp_path, open_p
         assert f"AUXCONN_COLLECTOR=tcp://127.0.0.1:{engines}" in banner
         assert page.page.locator(".ac-control-capacity input").is_disabled()
         assert page.card("retained")["value"] == "–"
+
+
+def test_a_workloads_parameters_are_set_and_a_bad_one_is_refused(page):
+    form = page.page.locator("details.parameters")
+    form.locator("summary").click()
+    prompts = form.locator("input[name=prompts]")
+    prompts.fill("0")
+    form.get_by_role("button", name="Apply").click()
+    refused = page.page.get_by_text("refused: grpo: prompts=0 is out of range")
+    refused.wait_for(timeout=20_000)
+    prompts.fill("24")
+    prompts.press("Enter")
+    page.page.get_by_text("workload GRPO rollouts: prompts 24").first.wait_for(
+        timeout=20_000
+    )
+    page.until(lambda: "prompts 24" in form.locator(".changed").text_content(), 20)
+    assert not refused.count()
