@@ -96,6 +96,30 @@ def serve(
 
 
 @app.command()
+def export(
+    collector_bind: Annotated[
+        str, typer.Option(help="Where engines connect to.")
+    ] = "tcp://127.0.0.1:5599",
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, help="Port of /metrics; 0 takes a free one."),
+    ] = 9599,
+    address: Annotated[
+        str,
+        typer.Option(help="Address of /metrics; 0.0.0.0 lets other machines read it."),
+    ] = "127.0.0.1",
+) -> None:
+    """Take in engines' rows and serve every metric to Prometheus, without a page."""
+    from auxconn.errors import AuxConnError
+    from auxconn.exporter.command import run
+
+    try:
+        run(collector_bind, address, port, typer.echo)
+    except (AuxConnError, ValueError, OSError) as error:
+        _fail(str(error))
+
+
+@app.command()
 def doctor(
     port: Port = 5006,
     only: Annotated[

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -155,6 +155,10 @@ class Hub:
         """The hub of `panel serve dashboard/app.py`: engines if told where, else a lab."""
         bind = os.environ.get(BIND_VARIABLE)
         return cls.watch(bind) if bind else cls.demo()
+
+    def on_close(self, closer: Callable[[], None]) -> None:
+        """Have `closer` called before the collector ends."""
+        self._closers.insert(0, closer)
 
     def close(self) -> None:
         """Stop the lab and the collector. Safe to call again."""

@@ -1,7 +1,8 @@
 """The web server of the page: what `auxconn demo` and `auxconn serve` run.
 
 Bound to loopback unless told otherwise, because the page steers an engine. `/liveness`
-answers without making a session, so a probe costs the engine and the hub nothing.
+answers without making a session, so a probe costs the engine and the hub nothing; `/metrics`
+neither.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ def serve(
     _quieten()
 
     from .app import page
+    from .metrics import pattern
     from .session import HUB_KEY
 
     # `page` finds it there, as it finds that of `panel serve`.
@@ -83,6 +85,7 @@ def serve(
         title="auxconn",
         liveness=True,
         admin=False,
+        extra_patterns=[pattern(hub)],
         unused_session_lifetime_milliseconds=UNUSED_SESSION_MS,
         check_unused_sessions_milliseconds=5_000,
         keep_alive_milliseconds=10_000,

@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 
 import chromium
+import prometheus
 from pip_progress import PipError, run_pip
 from venvs import (
     SetupError,
@@ -147,6 +148,7 @@ def set_up(venv: Path, wanted: str | None, browser: bool) -> None:
                 _build(venv, wanted, pins, project)
     if browser:
         chromium.install()
+        prometheus.install(venv)
 
 
 def _build(venv: Path, wanted: str | None, pins: str, project: str) -> None:
@@ -181,7 +183,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv")
     parser.add_argument("--python", help="the interpreter to make it with")
     parser.add_argument(
-        "--browser", action="store_true", help="Chromium too, for the tests"
+        "--browser",
+        action="store_true",
+        help="Chromium and Prometheus too, for the tests",
     )
     options = parser.parse_args(arguments)
     venv = options.venv.absolute()

@@ -19,6 +19,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import prometheus  # scripts/prometheus.py
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,12 +124,24 @@ def test_command(line, tmp_path):
             done = run([*words, "--port", str(port)])
             assert done.returncode == 0, done.stdout + done.stderr
             assert "All well." in done.stdout
-        case ["auxconn", "serve" | "demo", *_]:
+        case ["auxconn", "serve" | "demo" | "export" as name, *_]:
             command = with_port(words, "--port", port)
             bind = "--collector-bind"
             if bind in command:
                 command[command.index(bind) + 1] = f"tcp://127.0.0.1:{free_port()}"
-            assert "auxconn" in answers(command, page, tmp_path)
+            if name == "export":
+                assert "auxconn:sources" in answers(command, f"{page}metrics", tmp_path)
+            else:
+                assert "auxconn" in answers(command, page, tmp_path)
+        case ["prometheus", *options]:
+            found = prometheus.find(Path(sys.prefix))
+            if found is None:
+                pytest.skip(prometheus.ADVICE)
+            command = [
+                found[0], *options, f"--storage.tsdb.path={tmp_path / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ]  # fmt: skip
+            assert "auxconn" in answers(command, f"{page}api/v1/rules", tmp_path)
         case ["panel", "serve", path]:
             command = [*words, "--port", str(port)]
             assert "auxconn" in answers(command, f"{page}{Path(path).stem}", tmp_path)

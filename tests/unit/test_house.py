@@ -53,6 +53,7 @@ def test_the_conda_environment_has_the_floors_of_pyproject(root, project):
             *project["project"]["dependencies"],
             *extras["dashboard"],
             *extras["notebooks"],
+            *extras["prometheus"],
         ]
     )
     assert pip == [*extras["gpu"], "--editable ."]
@@ -60,7 +61,9 @@ def test_the_conda_environment_has_the_floors_of_pyproject(root, project):
 
 def test_extras_are_those_that_were_promised(project):
     extras = project["project"]["optional-dependencies"]
-    assert set(extras) == {"dashboard", "lab", "cpu", "gpu", "notebooks", "test"}
+    assert set(extras) == {
+        "dashboard", "lab", "cpu", "gpu", "notebooks", "prometheus", "test",
+    }  # fmt: skip
     assert extras["cpu"] == ["auxconn[lab]"]
     assert extras["gpu"] == ["vllm>=0.33"]
 

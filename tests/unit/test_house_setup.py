@@ -43,6 +43,7 @@ def chromium(venvs):
 
 @pytest.fixture
 def setup_env(chromium):
+    load("prometheus")
     return load("setup_env")
 
 
@@ -298,6 +299,53 @@ def test_chromium_is_named_where_it_cannot_be_installed(venvs, chromium, monkeyp
     monkeypatch.setattr(chromium.os, "geteuid", lambda: 1000)
     with pytest.raises(venvs.SetupError, match="apt-get install chromium"):
         chromium.install()
+
+
+def test_prometheus_is_named_where_it_cannot_be_downloaded(
+    setup_env, venvs, venv, monkeypatch
+):
+    prometheus = sys.modules["prometheus"]
+    monkeypatch.delenv("AUXCONN_PROMETHEUS", raising=False)
+    monkeypatch.setattr(prometheus.shutil, "which", lambda *_, **__: None)
+    with pytest.raises(venvs.SetupError, match="apt-get install prometheus"):
+        prometheus.install(venv)
+
+
+def test_prometheus_is_unpacked_and_not_installed(setup_env, venv, monkeypatch):
+    """A package that is installed would start a server for the whole machine."""
+    prometheus = sys.modules["prometheus"]
+    monkeypatch.delenv("AUXCONN_PROMETHEUS", raising=False)
+    which = shutil.which
+    monkeypatch.setattr(
+        prometheus.shutil,
+        "which",
+        lambda name, path=None: (
+            which(name, path=path)
+            if path
+            else f"/bin/{name}"
+            if name not in prometheus.NAMES
+            else None
+        ),
+    )
+    ran = []
+
+    def run(command, folder):
+        ran.append(command)
+        if command[1] == "download":
+            (folder / "prometheus_1_amd64.deb").touch()
+        if command[0] == "dpkg-deb":
+            for name in prometheus.NAMES:
+                path = folder / "usr" / "bin" / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch(0o755)
+
+    monkeypatch.setattr(prometheus, "_run", run)
+    prometheus.install(venv)
+    assert prometheus.find(venv)
+    assert not [command for command in ran if "install" in command]
+    ran.clear()
+    prometheus.install(venv)
+    assert not ran, "once"
 
 
 def test_the_doctor_looks_for_the_same_chromium(chromium):

@@ -40,6 +40,7 @@ VIEWER_MAY_USE = (
     "auxconn.catalogue",
     "auxconn.collector",
     "auxconn.errors",
+    "auxconn.exporter.server",
     "auxconn.facts",
     "auxconn.frames",
     "auxconn.lab",
