@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from auxconn.attach import attach
     from auxconn.collector import Collector
     from auxconn.frames import FrameStore
+    from auxconn.recording import Recording
 
-__all__ = ["Collector", "FrameStore", "attach"]
+__all__ = ["Collector", "FrameStore", "Recording", "attach"]
 
 _HOMES = {
     "Collector": "auxconn.collector",
     "FrameStore": "auxconn.frames",
+    "Recording": "auxconn.recording",
     "attach": "auxconn.attach",
 }
 

@@ -11,6 +11,7 @@ import importlib.metadata
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -117,6 +118,49 @@ def export(
         run(collector_bind, address, port, typer.echo)
     except (AuxConnError, ValueError, OSError) as error:
         _fail(str(error))
+
+
+@app.command()
+def record(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder to record into; made if it is not there.")
+    ],
+    collector_bind: Annotated[
+        str, typer.Option(help="Where engines connect to.")
+    ] = "tcp://127.0.0.1:5599",
+    flush: Annotated[
+        float, typer.Option(help="Seconds that are lost at most, if it is killed.")
+    ] = 5.0,
+) -> None:
+    """Take in engines' rows and keep all tables in a folder, without a page."""
+    from auxconn.errors import AuxConnError
+    from auxconn.recording import command
+
+    try:
+        command.record(folder, collector_bind, flush, typer.echo)
+    except (AuxConnError, ValueError, OSError) as error:
+        _fail(str(error))
+
+
+@app.command()
+def replay(
+    folder: Annotated[Path, typer.Argument(help="Folder that was recorded into.")],
+    port: Port = 5006,
+    show: Show = True,
+    speed: Annotated[
+        float, typer.Option(help="Seconds of the recording per second, to begin with.")
+    ] = 1.0,
+) -> None:
+    """Open the dashboard on a recording: play, pause, go anywhere in it."""
+    from auxconn.errors import AuxConnError
+    from auxconn.recording import command
+
+    try:
+        recording = command.open_quietly(folder)
+    except AuxConnError as error:
+        _fail(str(error))
+    typer.echo(repr(recording))
+    _serve(lambda hub: hub.replay(recording, speed=speed), port, show)
 
 
 @app.command()

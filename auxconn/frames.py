@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from auxconn.address import check_engine
 from auxconn.asked import (
@@ -37,7 +38,7 @@ from auxconn.intake import INBOX_RECORDS, Intake
 from auxconn.packing import Values, arrays
 from auxconn.records import TABLES
 from auxconn.rings import Names
-from auxconn.tables import Delta, Table
+from auxconn.tables import Delta, Table, coded
 from auxconn.texts import shown
 
 if TYPE_CHECKING:
@@ -120,6 +121,37 @@ class FrameStore:
             self._push(table, rows, columns, engine, rank)
         return rows
 
+    def put(self, table: str, columns: Mapping[str, Values]) -> int:
+        """Append rows that are columns already, as `since` answers them all.
+
+        Returns
+        -------
+        int
+            Rows appended.
+
+        Raises
+        ------
+        ValueError
+            When a column is missing, has another length, or holds no category of it.
+        """
+        found = self._table(table)
+        missing = [name for name in found.columns if name not in columns]
+        if missing:
+            raise ValueError(f"{table}: the columns lack {', '.join(missing)}")
+        raw = coded(found.layout, {name: columns[name] for name in found.columns})
+        rows = len(raw["engine"])
+        if any(len(values) != rows for values in raw.values()):
+            raise ValueError(f"{table}: the columns are not of one length")
+        names, places = np.unique(raw["engine"].astype(str), return_inverse=True)
+        with self._lock:
+            self._take_in()
+            numbers = [self._number(str(name)) for name in names]
+            raw["engine"] = np.array(numbers, np.uint16)[places]
+            found.ring.push(rows, raw, {})
+            if self._waiting:
+                self._lock.notify_all()
+        return rows
+
     def offer(self, table: str, record: msgspec.Struct, engine: str, rank: int) -> bool:
         """Append one record soon, without ever waiting; False when it was dropped.
 
@@ -160,6 +192,13 @@ class FrameStore:
         """Rows that are kept of each table at most."""
         with self._lock:
             return {name: table.ring.limit for name, table in self._tables.items()}
+
+    @property
+    def engines(self) -> list[str]:
+        """Engines that have sent rows, by their number: in the order they were first heard."""
+        with self._lock:
+            self._take_in()
+            return self._names.all()
 
     @property
     def rejected(self) -> dict[str, int]:
@@ -357,12 +396,15 @@ class FrameStore:
     def _push(
         self, table: str, rows: int, columns: dict[str, Values], engine: str, rank: int
     ) -> None:
-        code = self._names.code(
-            engine, (one.engine_codes() for one in self._tables.values())
-        )
+        code = self._number(engine)
         self._tables[table].ring.push(rows, columns, {"engine": code, "rank": rank})
         if self._waiting:
             self._lock.notify_all()
+
+    def _number(self, engine: str) -> int:
+        return self._names.code(
+            engine, (one.engine_codes() for one in self._tables.values())
+        )
 
     def _take_in(self) -> None:
         self._intake.take_in(self._append)

@@ -7,7 +7,7 @@ missed is worked out from the version it comes with. Not thread-safe: the store 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -131,6 +131,28 @@ class Table:
         if "engine" in found:
             found["engine"] = self._names.decode(found["engine"])
         return found
+
+
+def coded(plan: Layout, columns: Mapping[str, Values]) -> dict[str, Values]:
+    """Columns as `since` answers them with numbers for the categories, as a ring keeps them.
+
+    Those that are numbers already stay. Raises `ValueError` when a column holds what is no
+    category of it.
+    """
+    found = dict(columns)
+    for field in plan.fields:
+        name = field.column.name
+        if field.codes and name in found and found[name].dtype != field.stored:
+            values = found[name]
+            try:
+                numbers = map(field.codes.__getitem__, values)
+                found[name] = np.fromiter(numbers, field.stored, len(values))
+            except KeyError as unknown:
+                known = ", ".join(map(repr, field.column.categories))
+                raise ValueError(
+                    f"{plan.table}.{name}: {unknown.args[0]!r} is none of {known}"
+                ) from None
+    return found
 
 
 def _dtypes(plan: Layout) -> dict[str, np.dtype[Any]]:

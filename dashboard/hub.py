@@ -11,21 +11,24 @@ imported.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .keeper import Keeper
 from .snapshot import Link, Reader, Snapshot, State, Window
 from .subjects import InFrames, Subject, named
+from .tape import Tape
 
 if TYPE_CHECKING:
     from auxconn.collector import Collector
     from auxconn.frames import FrameStore
     from auxconn.lab.process import LabProcess
+    from auxconn.recording import Player, Recording
     from auxconn.wire import Ack
 
 DEFAULT_BIND = "tcp://127.0.0.1:*"
@@ -89,6 +92,10 @@ class Hub:
         self.keeper = None if lab is None else Keeper(lab)
         """Keeps the lab's process; its engine is called `LAB`."""
         self.address = address
+        self.player: Player | None = None
+        """Plays a recording, when it is one that is looked at."""
+        self.tape = Tape(store, None if engines is None else engines.sources)
+        """Records what is looked at, when somebody asks for it."""
         self.epoch = 0
         """Raised when the rows were cleared: what was read before is of the past."""
         self._lock = threading.RLock()
@@ -151,6 +158,32 @@ class Hub:
         return hub
 
     @classmethod
+    def replay(
+        cls, recording: Recording, *, speed: float = 1.0, rows: int = ROWS
+    ) -> Hub:
+        """A hub over a recording, which plays from its beginning.
+
+        Parameters
+        ----------
+        recording
+            What is played.
+        speed
+            Seconds of the recording per second.
+        rows
+            Rows kept per table: what can be seen of the time before the present place.
+        """
+        from auxconn.frames import FrameStore
+        from auxconn.recording import Player
+
+        player = Player(recording, FrameStore(rows), speed=speed, start=False)
+        hub = cls(player.store, player)
+        hub.player = player
+        player.renewing = hub.renewing
+        player.start()
+        hub._closers.append(player.close)
+        return hub
+
+    @classmethod
     def from_environment(cls) -> Hub:
         """The hub of `panel serve dashboard/app.py`: engines if told where, else a lab."""
         bind = os.environ.get(BIND_VARIABLE)
@@ -165,6 +198,8 @@ class Hub:
         closers, self._closers = self._closers, []
         for closer in closers:
             closer()
+        # After the collector, whose last words are worth keeping too.
+        self.tape.close()
 
     def __enter__(self) -> Hub:
         return self
@@ -271,7 +306,8 @@ class Hub:
         with self._lock:
             reader = self._readers.get(known)
             if reader is None:
-                reader = self._readers[known] = Reader(self.store, *subject, known)
+                reader = Reader(self.store, *subject, known, clock=self._clock)
+                self._readers[known] = reader
                 self._forget(known)
             reader.advance()
             link = self._link(known, subject, source, reader)
@@ -300,10 +336,20 @@ class Hub:
 
     def clear(self) -> None:
         """Forget all rows that were read so far, for all who look."""
-        with self._lock:
+        with self.renewing():
             self.store.clear()
+
+    @contextlib.contextmanager
+    def renewing(self) -> Iterator[None]:
+        """Nobody reads meanwhile, and then everybody anew."""
+        with self._lock:
+            yield
             self._readers.clear()
             self.epoch += 1
+
+    def _clock(self) -> float:
+        """Wall clock of what is shown: of now, or of the place in a recording."""
+        return time.time() if self.player is None else self.player.place
 
     def resize(self, rows: int) -> None:
         """Keep so many rows of each table from now on."""
@@ -337,6 +383,9 @@ class Hub:
             link = self.keeper.link(source)
             if link is not None:
                 return link
+        if self.player is not None:
+            state = "live" if source is None else source.state
+            return Link("replay", "" if state == "live" else f"the engine was {state}")
         if source is None:
             no_engine = self.engines is None
             return Link("still", "frames without an engine") if no_engine else Link()

@@ -82,7 +82,7 @@ class ViewSettings:
 
 
 class Layout:
-    """The header, the side panel, and at its right the banner over cards and plots.
+    """What heads the page, the side panel, and at its right the banner over cards and plots.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class Layout:
 
     def __init__(
         self,
-        bar: Any,
+        head: list[Any],
         side: list[Any],
         banner: Any,
         views: list[Any],
@@ -123,7 +123,7 @@ class Layout:
         )
         self._classes = ["ac-root", *(["ac-embedded"] if embedded else [])]
         self.root = pn.Column(
-            bar,
+            *head,
             main,
             css_classes=self._classes,
             stylesheets=[asset("root.css")],

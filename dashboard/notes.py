@@ -39,6 +39,7 @@ _WHY = {
     "reset_prefix_cache": "This engine's prefix cache cannot be reset from here.",
 }
 _ABSENT = "No engine to steer yet."
+_RECORDED = "A recording: what the engine ran with, and nobody to steer."
 _LOST = "The engine does not answer; its controls come back with it."
 
 
@@ -126,6 +127,8 @@ def _why(name: str, snapshot: Snapshot) -> str:
     state = snapshot.link.state
     if state in ("none", "still", "starting"):
         return _ABSENT if name == "capacity" else ""
+    if state == "replay":
+        return _RECORDED if name == "capacity" else ""
     if not snapshot.link.fresh:
         return _LOST if name == "capacity" else ""
     missing = [

@@ -20,6 +20,7 @@ from . import kernel, words
 from .controls import Controls
 from .hub import Hub
 from .layout import Layout, ViewSettings
+from .recorder import RecordControl
 from .snapshot import WINDOWS, Snapshot, Window
 from .steering import Steering
 from .theme import THEMES
@@ -35,6 +36,7 @@ from .views.loading import LoadingPlot
 from .views.lookups import LookupsView
 from .views.pool import PoolPlot
 from .views.reasons import ReasonsView
+from .views.replay import ReplayView
 from .views.retained import ReleasedPlot, RetainedPlot
 from .views.rows import RowsPlot
 from .views.store import StorePlot
@@ -133,7 +135,13 @@ class Dashboard(pn.viewable.Viewer):
         self.steering = Steering(self._send)
         self.bar = TopBar(
             name="auxconn-topbar",
-            fixed=fixed(windows=windows(), keys=KEYS, page=page, chosen=chosen),
+            fixed=fixed(
+                windows=windows(),
+                keys=KEYS,
+                page=page,
+                chosen=chosen,
+                replay=hub.player is not None,
+            ),
             sizing_mode="stretch_width",
         )
         self.bar.on_message = self._from_bar
@@ -145,9 +153,18 @@ class Dashboard(pn.viewable.Viewer):
         self.events = EventsView()
         self.controls = Controls(self.steering)
         self.settings = ViewSettings(hub, self.param.refresh, REFRESH)
+        head, side = [self.bar], [self.controls.root, self.settings.root]
+        self.replay: ReplayView | None = None
+        self.record: RecordControl | None = None
+        if hub.player is not None:
+            self.replay = ReplayView(hub.player)
+            head.append(self.replay.root)
+        else:
+            self.record = RecordControl(hub.tape)
+            side.append(self.record.root)
         self.layout = Layout(
-            self.bar,
-            [self.controls.root, self.settings.root],
+            head,
+            side,
             self.banner.root,
             [self.indicators.root, *(view.root for view in self.views[1:])],
             embedded=not page,
@@ -193,6 +210,8 @@ class Dashboard(pn.viewable.Viewer):
         self.stop()
         self.bar.on_message = None
         self.banner.source.on_message = None
+        if self.replay is not None:
+            self.replay.source.on_message = None
         _open.discard(self)
 
     def tick(self) -> None:
@@ -269,6 +288,9 @@ class Dashboard(pn.viewable.Viewer):
                 self._head(self.snapshot, self.hub.link(self.engine or None))
                 if self.steering.busy or self.paused:
                     self.controls.update(self._status(self.snapshot))
+        for part in (self.replay, self.record):
+            if part is not None:
+                part.tell()
         self.bar.tick()
 
     def draw(self) -> None:
@@ -317,7 +339,9 @@ class Dashboard(pn.viewable.Viewer):
 
     def act(self, action: str) -> None:
         """Do what a button, a key or the menu asks for."""
-        if action == "pause":
+        if action == "pause" and self.replay is not None:
+            self.replay.toggle()
+        elif action == "pause":
             self.paused = not self.paused
         elif action == "theme":
             self.theme = "light" if self.theme == "dark" else "dark"
@@ -452,14 +476,15 @@ class Dashboard(pn.viewable.Viewer):
                     "the history on this page is kept.",
                 }
             )
-        found.append(
-            {
-                "label": "Clear history",
-                "hint": "For everybody who looks at this server",
-                "action": "clear",
-                "ask": "Forget all rows that were read so far, for everybody?",
-            }
-        )
+        if self.replay is None:
+            found.append(
+                {
+                    "label": "Clear history",
+                    "hint": "For everybody who looks at this server",
+                    "action": "clear",
+                    "ask": "Forget all rows that were read so far, for everybody?",
+                }
+            )
         return found
 
     def _tell_failure(self) -> None:

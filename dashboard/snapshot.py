@@ -13,7 +13,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -50,8 +50,9 @@ EVENTS = 500
 """Events kept for the log and the marks."""
 
 State = Literal[
-    "none", "starting", "live", "idle", "paused", "stale", "gone", "stopped", "still"
-]
+    "none", "starting", "live", "idle", "paused", "stale", "gone", "stopped", "still",
+    "replay",
+]  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +61,8 @@ class Link:
 
     state: State = "none"
     """`none`: nobody has connected; `stopped`: its process has ended; `still`: frames
-    without an engine; the rest are the collector's words, `live` told apart."""
+    without an engine; `replay`: a recording; the rest are the collector's words, `live` told
+    apart."""
     text: str = ""
     """More, in words: an exit code, a refusal."""
     age: float = 0.0
@@ -73,7 +75,7 @@ class Link:
     @property
     def fresh(self) -> bool:
         """True when the numbers are of now."""
-        return self.state in ("live", "idle", "paused", "still")
+        return self.state in ("live", "idle", "paused", "still", "replay")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,6 +200,11 @@ class Reader:
     """Reads one rank's rows out of a store, each once, for all browsers.
 
     Not thread-safe: the hub locks.
+
+    Parameters
+    ----------
+    clock
+        Wall clock of what is read.
     """
 
     def __init__(
@@ -206,7 +213,10 @@ class Reader:
         engine: str | None,
         rank: int | None = None,
         name: str = "",
+        *,
+        clock: Callable[[], float] | None = None,
     ) -> None:
+        self._clock = clock or time.time
         self._store = store
         self._engine, self._rank = engine, rank
         self._name = name or engine or ""
@@ -282,10 +292,10 @@ class Reader:
         While an engine runs, time goes on though nothing may happen. When it is paused or
         lost, time stands still with it, so that what it last did stays on the screen.
         """
-        now = time.time()
+        now = self._clock()
         if not np.isfinite(self.newest):
             return now
-        if link.state in ("live", "idle"):
+        if link.state in ("live", "idle", "replay"):
             return max(self.newest, now - self.lag)
         return self.newest
 
@@ -319,7 +329,7 @@ class Reader:
         newest = float(np.nanmax(t))
         if not newest <= self.newest:
             self.newest = newest
-        behind = time.time() - newest
+        behind = self._clock() - newest
         self.lag = behind if abs(behind) > SKEW_SECONDS else 0.0
 
     def _follow_events(self) -> None:

@@ -3,7 +3,7 @@
 
 const SIGNS = {
   live: "●", idle: "●", paused: "❚❚", starting: "◌", stale: "✕", gone: "✕", stopped: "■",
-  none: "○", still: "□", lost: "⚠",
+  none: "○", still: "□", replay: "↻", lost: "⚠",
 }
 
 export function render({ model, el }) {
@@ -26,6 +26,7 @@ export function render({ model, el }) {
   range.title = "Stretch of time shown"
   range.addEventListener("change", () => send("window", Number(range.value)))
   const pause = button("pause", "", "Pause the view; reading goes on (space)", () => send("pause"))
+  pause.hidden = JSON.parse(model.fixed).replay
   const theme = button("icon theme", "", "Light or dark", () => {
     if (fixed.page) try { localStorage.setItem("auxconn-theme", shown.theme === "dark" ? "light" : "dark") } catch { /* private mode */ }
     send("theme")

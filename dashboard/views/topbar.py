@@ -21,6 +21,7 @@ WORDS = {
     "gone": "gone",
     "stopped": "stopped",
     "still": "frames only",
+    "replay": "replay",
 }
 """The word beside each state's sign."""
 
@@ -40,10 +41,10 @@ class TopBar(Component):
     """The bar in the browser.
 
     `beat` changes with every tick: the bar notices when it stops, and answers some, so that
-    the server notices when the browser does not keep up. `fixed` has windows, keys,
-    page (it has the page for itself: keys, theme) and chosen (the theme stood in the
-    address). `state` has state, word, more, facts, engines, engine, window, zoomed, paused,
-    theme and menu.
+    the server notices when the browser does not keep up. `fixed` has windows, keys, page (it
+    has the page for itself: keys, theme), chosen (the theme stood in the address) and replay
+    (it plays a recording, which has a pause of its own). `state` has state, word, more,
+    facts, engines, engine, window, zoomed, paused, theme and menu.
     """
 
     beat = param.Integer(0)

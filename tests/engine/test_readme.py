@@ -53,7 +53,10 @@ def engine():
 
 
 @pytest.mark.parametrize("number", range(len(PYTHON)))
-def test_python(number, engine):
+def test_python(number, engine, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in re.findall(r'Recording\("(.+?)"\)', PYTHON[number]):
+        record_some(tmp_path / folder)
     names = {"scheduler": engine.scheduler, "worker": engine.worker}
     before = engine.scheduler.aux_output_connector
     exec("\n".join(["from auxconn import attach", PYTHON[number]]), names)
@@ -102,6 +105,37 @@ def answers(command, address, tmp_path, seconds=45.0):
             server.wait(20)
 
 
+def ended(command, tmp_path, until, seconds=45.0):
+    """Start a command, stop it when it has said `until`; return all that it said."""
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=ENVIRONMENT, stdout=file, stderr=subprocess.STDOUT
+        )
+        end = time.monotonic() + seconds
+        try:
+            while until not in log.read_text():
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < end, log.read_text()
+                time.sleep(0.05)
+        finally:
+            process.terminate()
+            status = process.wait(20)
+    assert status == 0, log.read_text()
+    return log.read_text()
+
+
+def record_some(folder):
+    """A recording as the README's reader has it, of one step."""
+    from auxconn import FrameStore
+    from auxconn.recording import Recorder
+    from tests.unit.stream_made import steps
+
+    store = FrameStore()
+    with Recorder(store, folder):
+        store.append("steps", [steps(1)], "mine")
+
+
 def with_port(words, option, port):
     """The command with `port` in place of the README's."""
     if option in words:
@@ -142,6 +176,17 @@ def test_command(line, tmp_path):
                 f"--web.listen-address=127.0.0.1:{port}",
             ]  # fmt: skip
             assert "auxconn" in answers(command, f"{page}api/v1/rules", tmp_path)
+        case ["auxconn", "record", folder, bind, _]:
+            made = tmp_path / folder
+            command = ["auxconn", "record", str(made), bind, f"tcp://127.0.0.1:{port}"]
+            told = ended(command, tmp_path, "Recording into")
+            assert f"Engines connect to tcp://127.0.0.1:{port}" in told
+            assert "rows: steps 0" in told
+            assert (made / "recording.json").exists()
+        case ["auxconn", "replay", folder]:
+            record_some(tmp_path / folder)
+            command = [*words[:2], str(tmp_path / folder), "--no-show", "--port", str(port)]
+            assert "auxconn" in answers(command, page, tmp_path)
         case ["panel", "serve", path]:
             command = [*words, "--port", str(port)]
             assert "auxconn" in answers(command, f"{page}{Path(path).stem}", tmp_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from auxconn.records import (
@@ -103,3 +105,19 @@ class Clock:
 
     def pass_(self, seconds: float) -> None:
         self.now += seconds
+
+
+@dataclasses.dataclass
+class Source:
+    """What is known of an engine, as far as a hub and a recorder ask."""
+
+    engine: str
+    state: str = "live"
+    rank: int = 0
+    role: str = "engine"
+    facts: dict = dataclasses.field(default_factory=dict)
+    commands: tuple = ()
+    last_seen: float = 0.0
+    age_s: float = 0.1
+    progress: None = None
+    error: str = ""

@@ -54,6 +54,7 @@ def test_the_conda_environment_has_the_floors_of_pyproject(root, project):
             *extras["dashboard"],
             *extras["notebooks"],
             *extras["prometheus"],
+            *extras["recording"],
         ]
     )
     assert pip == [*extras["gpu"], "--editable ."]
@@ -62,7 +63,7 @@ def test_the_conda_environment_has_the_floors_of_pyproject(root, project):
 def test_extras_are_those_that_were_promised(project):
     extras = project["project"]["optional-dependencies"]
     assert set(extras) == {
-        "dashboard", "lab", "cpu", "gpu", "notebooks", "prometheus", "test",
+        "dashboard", "lab", "cpu", "gpu", "notebooks", "prometheus", "recording", "test",
     }  # fmt: skip
     assert extras["cpu"] == ["auxconn[lab]"]
     assert extras["gpu"] == ["vllm>=0.33"]

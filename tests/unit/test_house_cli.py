@@ -60,7 +60,9 @@ def served(monkeypatch):
 def test_help_lists_what_exists_and_nothing_else(run):
     told = run("--help").output
     listed = set(re.findall(r"^. (\w+) {2,}\w", told, re.MULTILINE))
-    assert listed == {"demo", "serve", "export", "doctor", "version"}
+    assert listed == {
+        "demo", "serve", "export", "record", "replay", "doctor", "version",
+    }  # fmt: skip
     for name in listed:
         assert run(name, "--help").exit_code == 0
 

@@ -48,6 +48,9 @@ VIEWER_MAY_USE = (
     "auxconn.lab.demo",
     "auxconn.lab.process",
     "auxconn.lab.workload_specs",
+    "auxconn.recording",
+    "auxconn.recording.player",
+    "auxconn.recording.recorder",
     "auxconn.records",
     "auxconn.wire",
 )
@@ -240,7 +243,7 @@ def test_a_package_costs_nothing_to_import(name):
 
 def test_public_names_are_there():
     code = (
-        "from auxconn import Collector, FrameStore\n"
+        "from auxconn import Collector, FrameStore, Recording\n"
         "from auxconn.connector import AuxOutputSchedulerConnector\n"
         "from auxconn.lab import LabConfig, workloads\n"
     )

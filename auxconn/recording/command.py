@@ -1,0 +1,65 @@
+"""`auxconn record`: a collector that writes what comes, and shows nothing."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from auxconn.collector import Collector
+from auxconn.recording.opened import Recording, RecordingWarning
+from auxconn.recording.recorder import Recorder
+
+LOOK_SECONDS = 0.2
+
+
+def record(
+    folder: Path, bind: str, flush_seconds: float, echo: Callable[[str], None]
+) -> None:
+    """Record until a signal ends it, and say what was recorded.
+
+    Raises what `Collector` and `Recorder` raise.
+    """
+    ended = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: ended.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        with Collector(bind) as collector:
+            recorder = Recorder(collector, folder, flush_seconds=flush_seconds)
+            try:
+                echo(f"Engines connect to {collector.address}")
+                echo(f"Recording into {folder}  (Ctrl-C ends it)")
+                _watch(recorder, ended, echo)
+            finally:
+                # The collector's last words are kept too.
+                collector.close()
+                recorder.close()
+        if recorder.status.problem:
+            echo(recorder.status.problem)
+        echo(f"{open_quietly(folder)!r}")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def open_quietly(folder: Path) -> Recording:
+    """The recording in a folder; its problems are in what it shows, not in warnings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RecordingWarning)
+        return Recording(folder)
+
+
+def _watch(
+    recorder: Recorder, ended: threading.Event, echo: Callable[[str], None]
+) -> None:
+    """Wait for the end; say when the disk takes nothing, and when it does again."""
+    told = ""
+    while not ended.wait(LOOK_SECONDS):
+        problem = recorder.status.problem
+        if problem != told:
+            echo(problem or "writing goes on")
+            told = problem
