@@ -35,13 +35,13 @@ class Alert(msgspec.Struct, frozen=True):
     description: str
     """What it means and what to do."""
     besides: str = ""
-    """What must be there too, so that nothing is not taken for little."""
+    """What must be there too: without it, there is nothing to judge yet."""
 
     @property
     def expr(self) -> str:
         """The whole expression."""
         whole = f"{self.figure} {self.compared}"
-        return f"{whole} and {self.besides}" if self.besides else whole
+        return f"{whole} and on ({BY}) {self.besides}" if self.besides else whole
 
 
 WANTED_AGAIN = '{event="wanted_again"}'
@@ -66,7 +66,7 @@ ALERTS = (
         "Share of looked-up tokens that hit, over 10 minutes against over 6 hours. See 'Why "
         "look-ups ended': evicted means too small a capacity, never_seen other prompts. A "
         "model update that resets the prefix cache does this for a while, too.",
-        f"{query('query_tokens', '10m')} > 0",
+        f"({query('query_tokens', '10m')} > 0)",
     ),
     Alert(
         "AuxconnBlocksWantedAgain",
@@ -104,7 +104,9 @@ ALERTS = (
         + _WHO
         + " grew {{ $value | humanize }} times in 30 minutes.",
         "The arena doubles when all in it is referenced and never shrinks. Compare its bytes "
-        "with the host's memory, and the referenced slots with the capacity.",
+        "with the host's memory, and the referenced slots with the capacity. Its first hour, in "
+        "which it finds its size, does not count.",
+        f"{query('store_total', '5m')} offset 1h",
     ),
     Alert(
         "AuxconnStoreBacklog",

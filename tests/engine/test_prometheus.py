@@ -198,7 +198,7 @@ def test_every_alert_can_be_computed_and_its_figure_has_data(server):
         server.ask(alert.expr)
         if not server.ask(alert.figure):
             silent.append(f"{alert.name}: {alert.figure}")
-        if alert.besides:
+        if alert.besides and "offset" not in alert.besides:
             assert server.ask(alert.besides)
     assert not silent, "\n".join(silent)
 
