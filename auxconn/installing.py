@@ -80,7 +80,10 @@ class Plan:
         """Name of the engine: the same in all its processes, another for each start."""
         if self.engine is not None:
             return self.engine
-        return f"{socket.gethostname()}-{vllm_config.instance_id}"
+        # vLLM's id of an instance is the time of its start in nanoseconds.
+        instance = str(vllm_config.instance_id)
+        short = instance if len(instance) <= 6 else instance[-9:-3]
+        return f"{socket.gethostname()}-{short}"
 
 
 _plan: Plan | None = None

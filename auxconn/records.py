@@ -249,7 +249,12 @@ class Rows(msgspec.Struct, array_like=True, gc=False):
     store_bytes: Annotated[int, count("B", "Bytes of store_rows.")]
     tail_bytes: Annotated[int, count("B", "Bytes of tail_rows.")]
     ms_copy: Annotated[
-        float, amount("ms", "Time to put the copy from the GPU on its stream.")
+        float,
+        amount(
+            "ms",
+            "Time to put the copy from the GPU on its stream; timed in one step of 16, not "
+            "a number in the others.",
+        ),
     ]
     ms_commit: Annotated[
         float, amount("ms", "Time in process_output: publish, look up, build the rows.")

@@ -139,8 +139,6 @@ _ROW_READ = (
     "captured_rows",
     "captured_bytes",
     "rejected_rows",
-    "ms_copy",
-    "ms_commit",
 )
 _STORE_READ = (
     "slots_used",

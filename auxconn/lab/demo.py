@@ -11,8 +11,15 @@ from __future__ import annotations
 from auxconn.lab.config import LabConfig
 from auxconn.lab.workload_specs import WorkloadSpec
 
-CONFIG = LabConfig(num_blocks=1024, block_size=16, kv_tier_blocks=4096, capacity=1600)
-"""Engine of the demo."""
+CONFIG = LabConfig(
+    num_blocks=1024,
+    block_size=16,
+    kv_tier_blocks=4096,
+    capacity=1600,
+    settle_store=False,
+)
+"""Engine of the demo. Nobody compares its frames with those of another run, so the store's
+writer is left alone as in vLLM."""
 
 WORKLOAD = WorkloadSpec("grpo", {"prompts": 48, "samples": 4, "output_tokens": 48})
 """What it is asked."""

@@ -65,5 +65,8 @@ def _add_scheduler(
     model = getattr(getattr(settings, "model_config", None), "model", None)
     if isinstance(model, str):
         found[names.MODEL] = model
-    if getattr(scheduler, "connector", None) is None:
-        found[names.KV_TIER_BLOCKS] = 0
+    tier = getattr(scheduler, "connector", None)
+    # One of ours says how large it is.
+    blocks = 0 if tier is None else getattr(tier, "capacity", None)
+    if isinstance(blocks, int):
+        found[names.KV_TIER_BLOCKS] = blocks

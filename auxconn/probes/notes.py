@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import msgspec
+
 from auxconn.probes.lookups import Looked
 from auxconn.probes.pool import Log
 
@@ -32,60 +34,37 @@ class Snapshot:
         self.loading = loading
 
 
-class Note:
+class Note(msgspec.Struct):
     """One step, between the scheduler's thread and the scribe."""
 
-    __slots__ = (
-        "capacity", "empty", "free", "loads", "looked", "metadata", "new", "now", "ns",
-        "pool", "retained", "running", "scheduled", "snapshot", "step", "t", "tokens",
-        "waiting",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        t: float,
-        now: float,
-        step: int,
-        metadata: Any,
-        scheduled: int,
-        tokens: int,
-        new: Any,
-        running: int,
-        waiting: int,
-        free: int,
-        empty: int,
-        retained: int,
-        capacity: int,
-        ns: list[int],
-        looked: list[Looked],
-        loads: list[Load],
-        pool: Log,
-    ) -> None:
-        self.t = t
-        self.now = now
-        """Monotonic seconds, for ages."""
-        self.step = step
-        self.metadata = metadata
-        self.scheduled = scheduled
-        """Requests scheduled, and tokens."""
-        self.tokens = tokens
-        self.new = new
-        """The scheduler output's new requests."""
-        self.running = running
-        self.waiting = waiting
-        self.free = free
-        """Blocks that no request refers to, and those of them that hold nothing cached."""
-        self.empty = empty
-        self.retained = retained
-        self.capacity = capacity
-        self.ns = ns
-        """As in `auxconn.probes.calls`."""
-        self.looked = looked
-        self.loads = loads
-        """In order, ends of loads and their beginnings."""
-        self.pool = pool
-        self.snapshot: Snapshot | None = None
-        """Given when what was noted before is not to be relied on."""
+    # A struct because it is made in the scheduler's thread: `__init__` is not Python's.
+    t: float
+    now: float
+    """Monotonic seconds, for ages."""
+    step: int
+    metadata: Any
+    scheduled: int
+    """Requests scheduled."""
+    tokens: int
+    """Tokens scheduled."""
+    new: Any
+    """The scheduler output's new requests."""
+    running: int
+    waiting: int
+    free: int
+    """Blocks that no request refers to."""
+    empty: int
+    """Those of them that hold nothing cached."""
+    retained: int
+    capacity: int
+    ns: list[int]
+    """As in `auxconn.probes.calls`."""
+    looked: list[Looked]
+    loads: list[Load]
+    """In order, ends of loads and their beginnings."""
+    pool: Log
+    snapshot: Snapshot | None = None
+    """Given when what was noted before is not to be relied on."""
 
 
 class Ended(NamedTuple):

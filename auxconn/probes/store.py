@@ -22,8 +22,11 @@ from auxconn.probes.hooks import Hooks
 from auxconn.records import Events
 from auxconn.sink import Sink
 
-StoreNumbers = tuple[int, int, int, int, int, int, int, int, int, str]
-"""Columns of `store` from `slots_used` on."""
+Measured = tuple[int, int, int, int, int, int, int, int]
+"""Columns of `store` from `slots_used` to `evictions`."""
+
+StoreNumbers = tuple[Measured, int, str]
+"""Those, the backlog and the error."""
 
 
 class StoreProbe:
@@ -72,7 +75,7 @@ class StoreProbe:
 
     def look(self) -> StoreNumbers:
         """What a row of `store` says, as of the last batch; from any thread."""
-        return (*self._numbers, len(self._waiting), self._error)
+        return self._numbers, len(self._waiting), self._error
 
     # -- in the writer's thread -----------------------------------------------------------
 
@@ -146,7 +149,7 @@ class StoreProbe:
             f"({before * size} to {now * size} B): {cause}"
         )
 
-    def _measure(self) -> tuple[int, int, int, int, int, int, int, int]:
+    def _measure(self) -> Measured:
         store = self._store
         used, unreferenced = len(store._slots), len(store._lru)
         total = store.num_slots

@@ -22,14 +22,15 @@ from typing import Any
 import numpy as np
 
 from auxconn.probes.clock import StepClock
-from auxconn.probes.deliveries import Counts, Deliveries
+from auxconn.probes.deliveries import Deliveries, Noted
 from auxconn.probes.guard import Guard
 from auxconn.probes.hooks import Hooks
+from auxconn.probes.sampled import EVERY
 from auxconn.probes.store import StoreNumbers, StoreProbe
 from auxconn.records import Events, Rows, Store
 from auxconn.sink import Sink
 
-NOTES = 4096
+NOTES = 1024
 """Steps noted at which the engine's thread makes rows of them itself."""
 
 IN_FLIGHT = 64
@@ -91,12 +92,15 @@ class WorkerProbe:
             self.shape_per_token = tuple(self._buffer.shape_per_token)
             dtype = np.dtype(self._buffer.dtype)
             self.row_bytes = int(np.prod(self.shape_per_token)) * dtype.itemsize
-        self._notes: deque[tuple[Any, ...]] = deque()
-        self._missed = 0
+        self._notes: deque[tuple[int, tuple[Any, ...]]] = deque()
+        """Notes by their number, from 1; a hole is a step that was left out."""
+        self._noted, self._next = 0, 1
         self._flush_at = NOTES if deferred else 1
         self._flushing = threading.RLock()
         self._flights: deque[_Flight] = deque(maxlen=IN_FLIGHT)
         self._deliveries = Deliveries()
+        self._until_timed = 1
+        """Steps until the copy of one is timed."""
         self._generation = -1
         self._churn = 0
         """Metadata begun so far in which a request ended or a generation began."""
@@ -231,12 +235,15 @@ class WorkerProbe:
             self._churn += 1
 
     def on_prepared(self, pending: Any) -> None:
-        """The step's snapshot is taken; see how long its copy takes to put on its way."""
+        """The step's snapshot is taken; see now and then how long its copy takes."""
         flight = _Flight(pending, self.step, self._churn)
         self._flights.append(flight)
-        pending.enqueue_cpu_copy = partial(
-            _timed_copy, flight, pending.enqueue_cpu_copy
-        )
+        self._until_timed -= 1
+        if not self._until_timed:
+            self._until_timed = EVERY
+            pending.enqueue_cpu_copy = partial(
+                _timed_copy, flight, pending.enqueue_cpu_copy
+            )
 
     def on_read(self, tail_rows: int) -> None:
         """Rows are read from the store, or `tail_rows` of them from a tail."""
@@ -245,21 +252,16 @@ class WorkerProbe:
     def on_processed(
         self, pending: Any, outputs: dict[str, Any], nanoseconds: int
     ) -> None:
-        """A step was consumed: make its rows."""
+        """A step was consumed: note what its rows are made of."""
         flights = self._flights
         flight = flights.popleft() if flights else None
         if flight is None or flight.pending is not pending:
             flight = self._find(pending)
-        self._notes.append(
-            (
-                time.time(),
-                flight.step,
-                self._deliveries.count(pending, outputs, flight.churn),
-                flight.ms_copy,
-                nanoseconds,
-                self._store and self._store.look(),
-            )
-        )
+        noted = self._deliveries.note(pending, outputs, flight.churn)
+        store = self._store and self._store.look()
+        self._noted += 1
+        note = time.time(), flight.step, noted, flight.ms_copy, nanoseconds, store
+        self._notes.append((self._noted, note))
         if len(self._notes) >= self._flush_at:
             self._try_flush()
 
@@ -279,23 +281,20 @@ class WorkerProbe:
                 self._flushing.release()
         elif len(self._notes) >= 2 * NOTES:
             self._notes.popleft()
-            self._missed += 1
 
     def _flush(self) -> None:
         notes = self._notes
-        missed, self._missed = self._missed, 0
-        try:
-            if missed:
-                self.tell(
-                    "gap",
-                    f"{missed} worker steps are without rows: whoever makes them got no "
-                    "turn",
-                )
-        except Exception:  # noqa: BLE001 - never raises into the engine
-            self.guard.failed("a worker step's rows")
         while notes:
-            note = notes.popleft()
+            number, note = notes.popleft()
             try:
+                missed, self._next = number - self._next, number + 1
+                if missed:
+                    self._deliveries.forget()
+                    self.tell(
+                        "gap",
+                        f"{missed} worker steps are without rows: whoever makes them got "
+                        "no turn",
+                    )
                 self.write(*note)
             except Exception:  # noqa: BLE001 - never raises into the engine
                 self.guard.failed("a worker step's rows")
@@ -304,12 +303,13 @@ class WorkerProbe:
         self,
         t: float,
         step: int,
-        counts: Counts,
+        noted: Noted,
         ms_copy: float,
         nanoseconds: int,
         store: StoreNumbers | None,
     ) -> None:
         """Write the rows of one step."""
+        counts = self._deliveries.count(noted)
         requests, captured, rejected, receivers, from_step, stored, tail = counts
         size = self.row_bytes
         self._sink.emit(
@@ -333,7 +333,8 @@ class WorkerProbe:
             ),
         )
         if store is not None:
-            self._sink.emit("store", Store(t, step, *store))
+            numbers, backlog, error = store
+            self._sink.emit("store", Store(t, step, *numbers, backlog, error))
 
     def _find(self, pending: Any) -> _Flight:
         flights = self._flights

@@ -615,6 +615,12 @@ def test_worker_steps_left_out_are_told(monkeypatch):
     engine.close()
 
 
+def stored(attachment) -> Store:
+    """The row of the store as it stands."""
+    numbers, backlog, error = attachment.worker_probe._store.look()
+    return Store(0.0, 1, *numbers, backlog, error)
+
+
 def test_rank_without_rows_is_only_told_of():
     store = FrameStore()
     worker = SimpleNamespace(
@@ -682,7 +688,9 @@ def test_rejected_rows_and_sources_by_hand():
     assert rows.delivered_requests.tolist() == [0, 1, 1, 1]
     assert rows.tail_bytes.tolist() == [0, 4 * size, 0, 0]
     assert (rows.ms_commit > 0).all()
-    assert (rows.ms_copy > 0).all()
+    # The copy is timed in the first step, then in one of sixteen.
+    assert rows.ms_copy[0] > 0
+    assert rows.ms_copy[1:].isna().all()
     attachment.detach()
     worker.close()
 
@@ -716,7 +724,7 @@ def test_store_growth_says_its_cause_and_the_first_error_is_told_once():
         payload = bytes(inner.object_nbytes)
         background.put([block(key=key, payload=payload) for key in keys], **kwargs)
         background._queue.join()
-        return Store(0.0, 1, *attachment.worker_probe._store.look())
+        return stored(attachment)
 
     row = put(["a", "b"], retain_keys=["a"])
     assert (row.slots_used, row.slots_referenced, row.slots_unreferenced) == (2, 1, 1)
@@ -743,7 +751,7 @@ def test_store_growth_says_its_cause_and_the_first_error_is_told_once():
     for _ in range(2):
         with pytest.raises(Exception, match="publication failed"):
             put(["x"])
-    row = Store(0.0, 1, *attachment.worker_probe._store.look())
+    row = stored(attachment)
     assert row.error == "KeyError: 'nobody knows it'"
     events = store.events()
     errors = events[events.kind == "error"].text.tolist()

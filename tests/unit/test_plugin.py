@@ -67,7 +67,8 @@ def test_a_mistake_costs_one_line_in_the_log(environment, said, caplog):
         installing.install(environment)
     (line,) = caplog.messages
     assert line.startswith("auxconn watches nothing: ")
-    pytest.raises(ValueError, installing.Plan, environment).match(said)
+    with pytest.raises(ValueError, match=said):
+        installing.Plan(environment)
 
 
 def test_an_engine_without_r3_costs_one_line_in_the_log(caplog):
