@@ -177,16 +177,24 @@ def check_python(machine: Machine) -> Iterator[Finding]:
         yield Finding("ok", "watch", f"Python {version}")
 
 
+PARTS: tuple[tuple[str, str, Level], ...] = (
+    ("", "auxconn", "blocks"),
+    ("dashboard", "the dashboard", "blocks"),
+    ("prometheus", "`auxconn export`", "note"),
+)  # fmt: skip
+"""Extras for watching, what each is for, and how bad it is when one lacks."""
+
+
 def check_packages(machine: Machine) -> Iterator[Finding]:
-    """The packages of auxconn itself and of the page are there and new enough."""
+    """The packages of auxconn itself, of the page and of the exporter are new enough."""
     asked = machine.requires.get("auxconn", [])
-    for extra, name in (("", "auxconn"), ("dashboard", "the dashboard")):
+    for extra, name, level in PARTS:
         wanted = floors(asked, extra)
         wrong = list(_below(wanted, machine.versions))
-        install = "auxconn[dashboard]" if extra else "auxconn"
+        install = f"auxconn[{extra}]" if extra else "auxconn"
         if wrong:
             yield Finding(
-                "blocks",
+                level,
                 "watch",
                 f"Packages of {name} are missing or too old: {'; '.join(wrong)}.",
                 f"pip install --upgrade '{install}'. {MAKE_SETUP}",

