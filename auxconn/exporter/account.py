@@ -27,7 +27,8 @@ HEARD = ("live", "starting")
 """States of a source whose readings are of now."""
 
 WORKER_TABLES = frozenset({"rows", "store"})
-"""Tables that a worker's process fills, where scheduler and workers have their own."""
+"""Tables that a worker's process fills, where scheduler and workers have their own. Events
+are of all."""
 
 
 class Sourced(Protocol):
@@ -147,13 +148,11 @@ def _present(sources: Sequence[Source]) -> list[Source]:
 
 def _heard(sources: Sequence[Source], table: str) -> set[Key]:
     """Who is heard and fills this table."""
-    absent = {"events": "", **dict.fromkeys(WORKER_TABLES, "scheduler")}.get(
-        table, "worker"
-    )
+    role = "worker" if table in WORKER_TABLES else "scheduler"
     return {
         (one.engine, one.rank)
         for one in sources
-        if one.state in HEARD and one.role != absent
+        if one.state in HEARD and (one.role in ("engine", role) or table == "events")
     }
 
 

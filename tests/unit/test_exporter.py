@@ -209,6 +209,9 @@ def test_a_worker_and_a_scheduler_are_silent_on_their_own(store):
         engines.turn("stale", 0)
         found = samples(exporter)
         assert "auxconn:retained" not in found
+        # Whoever else speaks in the engine's name measures nothing of it.
+        engines.now.append(source(role="supervisor"))
+        assert "auxconn:retained" not in samples(exporter)
         # The model is what the scheduler said it is.
         assert found["auxconn:store_used"].keys() == {labels(model_name="m")}
     assert found["auxconn:sources"][(("state", "stale"),)] == 1
