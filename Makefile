@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 PORT ?= 5006
+ENGINE ?= lab
 ARGS ?=
 BIN := .venv/bin
 SETUP := $(PYTHON) scripts/setup_env.py
@@ -15,8 +16,8 @@ BENCHES := connector scheduler_step worker_probe kv_events stream cluster lab_ov
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: setup ## Set up if need be and open the dashboard on the lab (PORT=5006)
-	@$(BIN)/auxconn demo --port $(PORT) $(ARGS)
+demo: setup ## Set up if need be and open the dashboard on the lab, or ENGINE=vllm (PORT=5006)
+	@$(BIN)/auxconn demo --engine $(ENGINE) --port $(PORT) $(ARGS)
 
 setup: ## Make .venv with all pinned packages (once, a few minutes, 5 GB)
 	@$(SETUP)

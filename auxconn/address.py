@@ -20,7 +20,8 @@ _IPC_LIMIT = 100
 ENGINE_LIMIT = 128
 """Characters of an engine's name."""
 
-ROLES = ("engine", "scheduler", "worker")
+ROLES = ("engine", "scheduler", "worker", "supervisor")
+"""Sides of an engine that speak; a supervisor tells how the start of another comes along."""
 
 
 def check_connect(address: str) -> str:

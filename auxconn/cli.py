@@ -54,6 +54,13 @@ def demo(
         int | None,
         typer.Option(help="KV blocks of the host tier behind the pool; 0 is none."),
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="lab: vLLM's scheduler with an invented model; vllm: a real `vllm serve` "
+            "of a toy model on the CPU, under load."
+        ),
+    ] = "lab",
 ) -> None:
     """Open the dashboard on a lab: vLLM's real scheduler with an invented model."""
     _stop_if_blocked("watch", "lab")
@@ -70,6 +77,17 @@ def demo(
     given: dict[str, Any] = {
         name: value for name, value in wanted.items() if value is not None
     }
+    if engine == "vllm":
+        from auxconn.engine.command import demo_job
+
+        try:
+            job = demo_job(workload, **given)
+        except ValueError as error:
+            _fail(str(error))
+        _serve(lambda hub: hub.engine(job), port, show)
+        return
+    if engine != "lab":
+        _fail(f"--engine {engine}: it is one of lab, vllm")
     try:
         config = dataclasses.replace(CONFIG, **given)
         spec = WORKLOAD if workload in (None, WORKLOAD.name) else WorkloadSpec(workload)
@@ -118,6 +136,74 @@ def export(
         run(collector_bind, address, port, typer.echo)
     except (AuxConnError, ValueError, OSError) as error:
         _fail(str(error))
+
+
+@app.command()
+def engine(
+    load: Annotated[
+        bool, typer.Option("--load", help="Send a workload to its HTTP API.")
+    ] = False,
+    workload: Annotated[
+        str | None, typer.Option(help="grpo, multi_turn, shared_prefix or scan.")
+    ] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option(help="Parameter of the workload, as prompts=12; may be repeated."),
+    ] = None,
+    once: Annotated[
+        bool,
+        typer.Option(
+            "--once", help="End when the load is over; exit code 1 if a request failed."
+        ),
+    ] = False,
+    answers: Annotated[
+        str, typer.Option(help="File that gets a line of JSON for each answer.")
+    ] = "",
+    collector: Annotated[
+        str, typer.Option(help="Collector that watches it, tcp://host:port.")
+    ] = "",
+    name: Annotated[str, typer.Option(help="Name of the engine there.")] = "vllm",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the API; 0 takes a free one.")
+    ] = 0,
+    connector: Annotated[
+        str | None, typer.Option(help="Scheduler connector: auxconn or vllm.")
+    ] = None,
+    blocks: Annotated[
+        int | None, typer.Option(help="KV blocks of the engine's pool.")
+    ] = None,
+    block_size: Annotated[
+        int | None, typer.Option(help="Tokens per KV block, a multiple of 32.")
+    ] = None,
+    kv_tier: Annotated[
+        int | None,
+        typer.Option(help="KV blocks of the host tier behind the pool; 0 is none."),
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Show vLLM's own output too.")
+    ] = False,
+) -> None:
+    """Start a real `vllm serve` of a toy model on this machine's CPU, with R3."""
+    _stop_if_blocked("lab")
+    from auxconn.engine.command import config_of, run, workload_of
+    from auxconn.engine.job import Job
+
+    # A closed terminal or a service manager ends it as Ctrl-C does: all of vLLM.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        config = config_of(
+            {
+                "connector": connector,
+                "num_blocks": blocks,
+                "block_size": block_size,
+                "kv_tier_blocks": kv_tier,
+            }
+        )
+        spec = workload_of(workload, tuple(param or ())) if load else None
+        job = Job(config, collector, name, port, spec, once, answers)
+    except ValueError as error:
+        _fail(str(error))
+    raise typer.Exit(run(job, typer.echo, verbose=verbose))
 
 
 @app.command()

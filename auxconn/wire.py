@@ -42,7 +42,7 @@ class Hello(msgspec.Struct, array_like=True, tag="hello", frozen=True):
     """Name people see; one engine has a scheduler and its workers under one name."""
     rank: int
     role: str
-    """`engine` (scheduler and worker in one channel), `scheduler` or `worker`."""
+    """One of `auxconn.address.ROLES`; `engine` is scheduler and worker in one channel."""
     incarnation: str
     """New for every start of the process, so that a restart is told from a reconnect."""
     facts: dict[str, Fact] = {}

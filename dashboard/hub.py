@@ -1,12 +1,12 @@
-"""What all browsers of one server share: the frames, the engines, and the lab's process.
+"""What all browsers of one server share: the frames, the engines, an engine's process.
 
 Reading an engine is the same work however many people watch, so one `Hub` owns the
 collector, the ring store and one reader per engine, and each session asks it for
 `Snapshot`s at its own pace. Nothing is ever pushed into a session: a closed browser leaves
 nothing behind in the hub, because the hub never knew it.
 
-No Panel in here: the hub, and with it the lab's process, starts while Panel is still being
-imported.
+No Panel in here: the hub, and with it the process of its engine, starts while Panel is
+still being imported.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .keeper import Keeper
+from .keeper import Keeper, Process
 from .snapshot import Link, Reader, Snapshot, State, Window
 from .subjects import InFrames, Subject, named
 from .tape import Tape
 
 if TYPE_CHECKING:
     from auxconn.collector import Collector
+    from auxconn.engine.job import Job
     from auxconn.frames import FrameStore
-    from auxconn.lab.process import LabProcess
     from auxconn.recording import Player, Recording
     from auxconn.wire import Ack
 
@@ -49,7 +49,18 @@ IDLE_SECONDS = 3.0
 MOST_READERS = 16
 """Engines that are read at one time; one that is looked at again is read anew."""
 
-_RANKING: dict[str, int] = {"live": 0, "starting": 1, "stale": 2, "gone": 3}
+_RANKING: dict[str, float] = {"live": 0, "starting": 1, "stale": 2, "gone": 3}
+
+
+def _rank_of(source: Any) -> float:
+    """How much a source's word counts, of all who speak for one engine; least first."""
+    if source.role == "supervisor" and source.state != "starting":
+        # It may be well while its engine is not.
+        return len(_RANKING)
+    if source.role == "worker" and source.state == "live":
+        # It is there before its scheduler is: the engine is still starting then.
+        return 1.5
+    return _RANKING.get(source.state, len(_RANKING))
 
 
 class Engines(Protocol):
@@ -84,13 +95,13 @@ class Hub:
         store: FrameStore,
         engines: Engines | None = None,
         *,
-        lab: LabProcess | None = None,
+        lab: Process | None = None,
         address: str = "",
     ) -> None:
         self.store = store
         self.engines = engines
-        self.keeper = None if lab is None else Keeper(lab)
-        """Keeps the lab's process; its engine is called `LAB`."""
+        self.keeper = None if lab is None else Keeper(lab, LAB)
+        """Keeps the process of the lab, or of the real engine, that this server runs."""
         self.address = address
         self.player: Player | None = None
         """Plays a recording, when it is one that is looked at."""
@@ -130,7 +141,7 @@ class Hub:
         from auxconn.lab.process import LabProcess
 
         hub = cls.watch(bind, rows=rows)
-        try:
+        with hub._closed_unless_made():
             lab = LabProcess(
                 demo.CONFIG if config is None else config,
                 demo.WORKLOAD if workload is None else workload,
@@ -139,11 +150,31 @@ class Hub:
                 steps_per_s=demo.STEPS_PER_S,
             )
             lab.start()
-        except BaseException:
-            hub.close()
-            raise
-        hub.keeper = Keeper(lab)
+        hub.keeper = Keeper(lab, LAB)
         hub._closers.insert(0, lab.stop)
+        return hub
+
+    @classmethod
+    def engine(cls, job: Job, *, rows: int = ROWS, bind: str = DEFAULT_BIND) -> Hub:
+        """A hub with a real vLLM of its own, on its way when this returns.
+
+        Parameters
+        ----------
+        job
+            What to run; it reports here, whatever the job says.
+        rows
+            Rows kept per table.
+        """
+        from dataclasses import replace
+
+        from auxconn.engine.process import EngineProcess
+
+        hub = cls.watch(bind, rows=rows)
+        with hub._closed_unless_made():
+            process = EngineProcess(replace(job, address=hub.address))
+            process.start()
+        hub.keeper = Keeper(process, job.engine, "vLLM")
+        hub._closers.insert(0, process.stop)
         return hub
 
     @classmethod
@@ -193,8 +224,16 @@ class Hub:
         """Have `closer` called before the collector ends."""
         self._closers.insert(0, closer)
 
+    @contextlib.contextmanager
+    def _closed_unless_made(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
     def close(self) -> None:
-        """Stop the lab and the collector. Safe to call again."""
+        """Stop the engine, if one runs here, and the collector. Safe to call again."""
         closers, self._closers = self._closers, []
         for closer in closers:
             closer()
@@ -210,9 +249,14 @@ class Hub:
     # Engines
 
     @property
-    def lab(self) -> LabProcess | None:
-        """The lab's process, when this server runs one."""
-        return None if self.keeper is None else self.keeper.lab
+    def lab(self) -> Process | None:
+        """The process of the lab or the real engine that this server runs, if it does."""
+        return None if self.keeper is None else self.keeper.process
+
+    @property
+    def noun(self) -> str:
+        """What the engine that this server runs is called; empty when it runs none."""
+        return "" if self.keeper is None else self.keeper.noun
 
     def names(self) -> list[str]:
         """Names of what can be looked at: engines, and ranks of those that have several."""
@@ -235,14 +279,16 @@ class Hub:
             subject.engine or name, command, rank=subject.rank, **args
         )
         keeper = self.keeper
-        if command == "workload" and keeper is not None and subject.engine == LAB:
+        own = keeper is not None and keeper.engine == subject.engine
+        if command == "workload" and keeper is not None and own:
             answer.add_done_callback(lambda done: keeper.note_workload(done, args))
         return answer
 
     def restart_lab(self) -> None:
-        """Stop the lab if it runs, and start it anew, without making anybody wait."""
-        if self.keeper is not None:
-            self.keeper.restart(lambda: self.source(LAB))
+        """Stop this server's engine if it runs, and start it anew; nobody has to wait."""
+        keeper = self.keeper
+        if keeper is not None:
+            keeper.restart(lambda: self.source(keeper.engine))
 
     @property
     def restarting(self) -> bool:
@@ -253,8 +299,9 @@ class Hub:
         found = [Subject(source.engine, source.rank) for source in sources]
         if self.engines is None:
             found += self._in_frames.subjects()
-        if self.lab is not None and all(one.engine != LAB for one in found):
-            found.append(Subject(LAB, 0))
+        own = None if self.keeper is None else self.keeper.engine
+        if own is not None and all(one.engine != own for one in found):
+            found.append(Subject(own, 0))
         return named(found)
 
     def _find(self, name: str | None) -> tuple[str, Subject, Any]:
@@ -275,7 +322,7 @@ class Hub:
         speaker = min(
             mine,
             key=lambda one: (
-                _RANKING.get(one.state, 9),
+                _rank_of(one),
                 # Commands go to the scheduler's side; a worker obeys none.
                 one.role == "worker",
                 one.rank,
@@ -379,7 +426,7 @@ class Hub:
     def _link(
         self, name: str, subject: Subject, source: Any, reader: Reader | None
     ) -> Link:
-        if self.keeper is not None and subject.engine == LAB:
+        if self.keeper is not None and subject.engine == self.keeper.engine:
             link = self.keeper.link(source)
             if link is not None:
                 return link

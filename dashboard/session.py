@@ -145,7 +145,7 @@ class Dashboard(pn.viewable.Viewer):
             sizing_mode="stretch_width",
         )
         self.bar.on_message = self._from_bar
-        self.banner = BannerView(hub.address, hub.lab is not None, self.act)
+        self.banner = BannerView(hub.address, hub.noun, self.act)
         self.indicators = IndicatorsView()
         self.plots = {kind.key: kind(self.axis, theme) for kind in PLOTS}
         self.lookups = LookupsView(hub.store)
@@ -466,14 +466,14 @@ class Dashboard(pn.viewable.Viewer):
                 "action": "controls",
             }
         ]
-        if self.hub.lab is not None:
+        if noun := self.hub.noun:
             found.append(
                 {
-                    "label": "Restart the lab",
+                    "label": f"Restart {noun}",
                     "hint": "Its process is ended and started anew, with the present settings",
                     "action": RESTART,
-                    "ask": "Restart the lab's process? Its caches and requests are lost; "
-                    "the history on this page is kept.",
+                    "ask": f"Restart {noun}? Its caches and requests are lost; the history "
+                    "on this page is kept.",
                 }
             )
         if self.replay is None:

@@ -33,6 +33,8 @@ class Guardian:
     ----------
     farewell
         Called with the reason, for a second at most, before the process ends at once.
+    grace
+        Seconds that an orderly end may take before the process ends without one.
 
     Attributes
     ----------
@@ -42,12 +44,15 @@ class Guardian:
         In words; empty before.
     """
 
-    def __init__(self, farewell: Callable[[str], None]) -> None:
+    def __init__(
+        self, farewell: Callable[[str], None], grace: float = GRACE_SECONDS
+    ) -> None:
         self.stopping = threading.Event()
         self.reason = ""
         self.interruptible = True
         """True while nothing needs an orderly end: the process may end at once."""
         self._farewell = farewell
+        self._grace = grace
         self._parent = os.getppid()
 
     def watch(self) -> None:
@@ -74,7 +79,7 @@ class Guardian:
             last.join(FAREWELL_SECONDS)
             os._exit(0)
         # An engine step that hangs must not keep an orphan alive.
-        timer = threading.Timer(GRACE_SECONDS, os._exit, (1,))
+        timer = threading.Timer(self._grace, os._exit, (1,))
         timer.daemon = True
         timer.start()
 

@@ -21,6 +21,17 @@ STAGES = (
 )
 """Stages of a lab's start and what they are called."""
 
+VLLM_STAGES = (
+    ("spawn", "toy model"),
+    ("import", "import vLLM"),
+    ("engine", "engine process"),
+    ("worker", "worker process"),
+    ("load", "load model"),
+    ("serve", "HTTP server"),
+    ("ready", "first step"),
+)
+"""Those of a real engine's start, as its supervisor tells them."""
+
 RESTART = "restart"
 
 
@@ -42,15 +53,16 @@ class BannerView:
     ----------
     address
         Where engines connect to.
-    restartable
-        True when this server runs the lab.
+    own
+        What the engine is called that this server runs, `the lab` for instance; empty
+        when it runs none.
     """
 
     def __init__(
-        self, address: str, restartable: bool, on_action: Callable[[str], None]
+        self, address: str, own: str, on_action: Callable[[str], None]
     ) -> None:
         self._address = address
-        self._restartable = restartable
+        self._own = own
         self.source = Notice(name="auxconn-banner", sizing_mode="stretch_width")
         self.source.on_message = lambda said: on_action(str(said.get("action", "")))
         self.root = pn.Column(
@@ -78,14 +90,12 @@ class BannerView:
             "fraction": 0.0,
         }  # fmt: skip
         if link.state == "starting":
+            vllm = self._own == "vLLM" or link.stage in _ONLY_VLLM
             said.update(
                 kind="wait",
-                title="The lab is starting"
-                if self._restartable
-                else "An engine is starting",
-                text="vLLM's scheduler is being imported and built; it takes some seconds. "
-                "The page goes live by itself.",
-                stages=stages(link.stage),
+                title=_STARTING_TITLES.get(self._own, "An engine is starting"),
+                text=_STARTING_VLLM if vllm else _STARTING,
+                stages=stages(link.stage, VLLM_STAGES if vllm else STAGES),
                 fraction=round(link.fraction, 2),
             )
         elif link.state == "none":
@@ -104,16 +114,29 @@ class BannerView:
                 text=(f"{ended[:1].upper()}{ended[1:]}. " if ended else "")
                 + "What is shown is the last it said; it goes on by itself when the engine "
                 "comes back.",
-                action=[RESTART, "Restart the lab"] if self._restartable else [],
+                action=[RESTART, f"Restart {self._own}"] if self._own else [],
             )
         return said
 
 
-def stages(now: str) -> list[list[str]]:
+def stages(now: str, known: tuple[tuple[str, str], ...] = STAGES) -> list[list[str]]:
     """Stages of a start: those done, the present one, those to come."""
-    names = [name for name, _ in STAGES]
+    names = [name for name, _ in known]
     at = names.index(now) if now in names else 0
     return [
         [label, "done" if index < at else "now" if index == at else "later"]
-        for index, (_, label) in enumerate(STAGES)
+        for index, (_, label) in enumerate(known)
     ]
+
+
+_ONLY_VLLM = {name for name, _ in VLLM_STAGES} - {name for name, _ in STAGES}
+
+_STARTING_TITLES = {"the lab": "The lab is starting", "vLLM": "vLLM is starting"}
+_STARTING = (
+    "vLLM's scheduler is being imported and built; it takes some seconds. The page goes live "
+    "by itself."
+)
+_STARTING_VLLM = (
+    "vLLM's processes are being started, a model loaded and its HTTP server opened; it takes "
+    "about a minute. The page goes live by itself."
+)

@@ -22,6 +22,8 @@ from pathlib import Path
 import prometheus  # scripts/prometheus.py
 import pytest
 
+from tests.engine.real_engine_run import README_LINE as REAL_ENGINE
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
@@ -154,6 +156,12 @@ def test_command(line, tmp_path):
             # That they work is what CI itself shows; here, that they exist.
             done = run(["make", "--dry-run", target])
             assert done.returncode == 0, done.stderr
+        case ["make", "demo", "ENGINE=vllm"]:
+            done = run(["make", "--dry-run", *words[1:]])
+            assert "auxconn demo --engine vllm --port" in done.stdout
+        case ["auxconn", "engine", *_]:
+            # It takes a minute to start: the test of the real engine runs it.
+            assert line == REAL_ENGINE
         case ["auxconn", "doctor", *_]:
             done = run([*words, "--port", str(port)])
             assert done.returncode == 0, done.stdout + done.stderr

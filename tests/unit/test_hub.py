@@ -10,10 +10,12 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
+from auxconn.engine.config import EngineConfig
 from auxconn.frames import FrameStore
 from auxconn.lab.config import LabConfig
 from auxconn.wire import Ack, Progress
 from auxconn_dashboard.hub import IDLE_SECONDS, LAB, MOST_READERS, Hub
+from auxconn_dashboard.keeper import Keeper
 from auxconn_dashboard.snapshot import Window
 from bench.feed import Feed
 
@@ -118,6 +120,48 @@ def test_a_lab_is_starting_until_it_speaks_and_stale_when_its_process_has_ended(
     assert not link.fresh
     process.die(1)
     assert "exit code 1" in hub.link(None).text
+
+
+def test_a_supervisor_speaks_while_its_engine_starts_and_no_longer():
+    progress = Progress("load", 0.7, "loading the model")
+    supervisor = Source(role="supervisor", state="starting", progress=progress)
+    worker = Source(role="worker", facts={"num_layers": 4})
+    scheduler = Source(role="scheduler", facts={"capacity": 48})
+    engines = Engines(supervisor)
+    hub = Hub(FrameStore(10), engines)
+    link = hub.link(None)
+    assert (link.state, link.stage, link.fraction) == ("starting", "load", 0.7)
+    engines.now = [supervisor, worker]
+    assert hub.link(None).stage == "load"
+    engines.now = [supervisor, worker, scheduler]
+    assert hub.source(None).facts == {"capacity": 48}
+    supervisor.state = "live"
+    scheduler.state = "stale"
+    worker.state = "stale"
+    assert hub.link(None).state == "stale"
+    assert hub.names() == [LAB]
+
+
+def test_a_real_engine_is_kept_as_a_lab_is():
+    process = Process()
+    process.config = EngineConfig(num_blocks=64, kv_tier_blocks=0)
+    facts = {"num_blocks": 48, "capacity": 9, "connector": "vllm", "block_size": 64}
+    source = Source(engine="mine", role="scheduler", facts=facts, last_seen=0.0)
+    engines = Engines()
+    hub = Hub(FrameStore(10), engines, lab=process)
+    hub.keeper = Keeper(process, "mine", "vLLM")
+    assert hub.noun == "vLLM"
+    assert hub.names() == ["mine"]
+    assert hub.snapshot(None, Window(60)).facts["capacity"] == 64
+    source.last_seen = time.monotonic()
+    engines.now = [source]
+    assert hub.link(None).state == "live"
+    process.die(1)
+    assert "exit code 1" in hub.link("mine").text
+    hub.restart_lab()
+    settled(hub)
+    config = process.config.replace(num_blocks=48, connector="vllm", block_size=64)
+    assert process.restarts == [(config, None)]
 
 
 def test_a_restart_brings_back_what_one_looked_at_and_makes_nobody_wait():

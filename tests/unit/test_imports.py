@@ -25,20 +25,25 @@ PAGE = {"panel", "bokeh", "param", "pyviz_comms"}
 ENGINE_SIDE = (
     "auxconn.attach",
     "auxconn.connector",
+    "auxconn.engine",
+    "auxconn.installing",
     "auxconn.lab",
     "auxconn.plugin",
     "auxconn.probes",
 )
 """May import vLLM, inside functions."""
 
-LOADED_BY_VLLM = {"auxconn.lab.kv_tier"}
-"""Derives from a class of vLLM, which loads it by its path; nothing else imports it early."""
+LOADED_BY_VLLM = {"auxconn.engine.host_tier", "auxconn.lab.kv_tier"}
+"""Derive from a class of vLLM, which loads them by path; nothing else imports them early."""
 
 VIEWER_MAY_USE = (
     "auxconn",
     "auxconn.address",
     "auxconn.catalogue",
     "auxconn.collector",
+    "auxconn.engine",
+    "auxconn.engine.job",
+    "auxconn.engine.process",
     "auxconn.errors",
     "auxconn.exporter.server",
     "auxconn.facts",

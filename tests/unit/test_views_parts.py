@@ -240,7 +240,7 @@ def linked(hub, **how):
 def test_the_banner_tells_the_start_the_end_and_absence(lab):
     _, hub = lab
     asked = []
-    banner = BannerView("tcp://127.0.0.1:5599", True, asked.append)
+    banner = BannerView("tcp://127.0.0.1:5599", "the lab", asked.append)
     banner.update(linked(hub, state="starting", stage="engine", fraction=0.6))
     said = banner.source.shown
     assert said["kind"] == "wait"
@@ -261,7 +261,7 @@ def test_the_banner_tells_the_start_the_end_and_absence(lab):
     assert asked == [RESTART]
     banner.update(linked(hub, state="live"))
     assert banner.root.visible is False
-    waiting = BannerView("tcp://127.0.0.1:5599", False, asked.append)
+    waiting = BannerView("tcp://127.0.0.1:5599", "", asked.append)
     waiting.update(linked(hub, state="none"))
     assert "AUXCONN_COLLECTOR=tcp://127.0.0.1:5599" in waiting.source.shown["code"]
 

@@ -1,0 +1,1 @@
+"""A real vLLM on a machine without a GPU: toy model, host KV tier, supervisor, load."""
