@@ -12,6 +12,7 @@ processes, and each attaches what it has under the engine's name.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -183,6 +184,7 @@ def attach(
     rank: int = 0,
     deferred: bool | None = None,
     replace: bool = False,
+    key_file: str | Path | None = None,
 ) -> Attachment:
     """Watch a scheduler, a worker connector, or both of one process.
 
@@ -209,6 +211,9 @@ def attach(
     replace
         True ends an attachment that watches one of them already, such as one whose name
         was lost in a notebook; by default it stays and the new one is refused.
+    key_file
+        The engines' key file, for the address of a collector that has keys
+        (`auxconn.keys`).
 
     Raises
     ------
@@ -242,6 +247,7 @@ def attach(
         engine,
         rank,
         "worker" if scheduler is None else "scheduler" if worker is None else "engine",
+        key_file,
     )
     for one in former:
         one._end("replaced by another attachment")
@@ -298,12 +304,18 @@ def _worker_connector(worker: Any) -> Any:
     return found
 
 
-def _sink(to: Any, engine: str, rank: int, role: str) -> tuple[Sink, Channel | None]:
+def _sink(
+    to: Any, engine: str, rank: int, role: str, key_file: str | Path | None
+) -> tuple[Sink, Channel | None]:
     if isinstance(to, str):
         from auxconn.channel import Channel
+        from auxconn.keys import load
 
-        channel = Channel(to, engine, rank, role)
+        keys = None if key_file is None else load(key_file, "engine")
+        channel = Channel(to, engine, rank, role, keys=keys)
         return channel, channel
+    if key_file is not None:
+        raise ValueError("attach: key_file is for the address of a collector")
     from auxconn.frames import FrameStore
 
     if isinstance(to, FrameStore):

@@ -28,6 +28,7 @@ import msgspec
 
 from auxconn.address import check_connect, check_engine
 from auxconn.encoding import encoder
+from auxconn.keys import Keys
 from auxconn.link import Link
 from auxconn.outbox import Outbox
 from auxconn.records import SCHEMA_VERSION
@@ -63,6 +64,8 @@ class Channel:
         `poll_commands`. What it raises is the text of a refusal.
     capacity_rows
         Rows of each table that wait for the collector at most; the oldest make room.
+    keys
+        The engine's, from `auxconn.keys.load`, for a collector that has keys.
 
     Raises
     ------
@@ -78,6 +81,8 @@ class Channel:
         role: str = "engine",
         on_command: Callable[[Command], None] | None = None,
         capacity_rows: int = CAPACITY_ROWS,
+        *,
+        keys: Keys | None = None,
     ) -> None:
         check_connect(address)
         check_engine(engine, rank, role)
@@ -107,7 +112,8 @@ class Channel:
         self._open = False
         self._inert = False
         self._encode = encoder().encode
-        self._link = Link(address, _Side(self), f"auxconn-{engine}-{rank}-{role}")
+        name = f"auxconn-{engine}-{rank}-{role}"
+        self._link = Link(address, _Side(self), name, keys)
         _channels.add(self)
         self._link.start()
 

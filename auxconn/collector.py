@@ -23,11 +23,13 @@ from types import TracebackType
 from typing import Any, Self
 
 import zmq
+from zmq.auth.thread import ThreadAuthenticator
 
-from auxconn.address import check_bind, is_ipv6
+from auxconn.address import check_bind, is_ipv6, is_local
 from auxconn.commands import CommandError, Commands, Waiting, failed
 from auxconn.encoding import encoder
 from auxconn.frames import FrameStore
+from auxconn.keys import Keys
 from auxconn.roster import MOST_SOURCES
 from auxconn.source import Key, Source
 from auxconn.sources import MESSAGE_LIMIT, Sources
@@ -57,14 +59,17 @@ class Collector:
     ----------
     bind
         Where to listen. The default is any free port that only this machine can reach.
-        There is no password: what else can reach an address can send rows and
-        see none, so bind a wider one on a network you trust.
+        Beyond this machine it takes `keys`, as whoever can reach it could send rows.
     store
         Takes the rows; a new one by default.
     clock, wall
         Monotonic seconds for liveness, and seconds of the wall clock for events.
     most_sources
         Sources at one time; further ones are refused.
+    keys
+        The collector's, from `auxconn.keys.load`: only engines that have theirs get in.
+    insecure
+        True listens beyond this machine without keys.
 
     Raises
     ------
@@ -82,11 +87,23 @@ class Collector:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         most_sources: int = MOST_SOURCES,
+        keys: Keys | None = None,
+        insecure: bool = False,
     ) -> None:
         check_bind(bind)
+        if keys is None and not insecure and not is_local(bind):
+            raise ValueError(
+                f"address {bind!r} can be reached from other machines, and without keys by "
+                "anybody on them: make some (`auxconn keys new`), or say that it is meant "
+                "to be open (insecure)"
+            )
+        self._keys = keys
+        self._doorkeeper: ThreadAuthenticator | None = None
         self.store = FrameStore() if store is None else store
         self.failures = 0
         """What went wrong in the thread itself; the log has the first."""
+        self.foreign = 0
+        """Connections refused because their key is not that of an engine."""
         self._commands = Commands(clock)
         self._sources = Sources(
             self.store,
@@ -106,7 +123,7 @@ class Collector:
         try:
             self._router = self._listen(bind)
         except BaseException:
-            self._context.term()
+            self._end_context()
             raise
         self.address = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         """Where it listens, with the port in use."""
@@ -247,6 +264,13 @@ class Collector:
             router.setsockopt(zmq.MAXMSGSIZE, 2 * MESSAGE_LIMIT)
             router.setsockopt(zmq.TCP_KEEPALIVE, 1)
             router.setsockopt(zmq.IPV6, is_ipv6(bind))
+            if self._keys is not None:
+                self._doorkeeper = ThreadAuthenticator(self._context)
+                self._doorkeeper.start()
+                self._doorkeeper.configure_curve_callback("*", self)
+                router.curve_server = True
+                router.curve_publickey = self._keys.public.encode()
+                router.curve_secretkey = self._keys.secret.encode()
             router.bind(bind)
         except zmq.ZMQError as problem:
             router.close(0)
@@ -256,6 +280,18 @@ class Collector:
                 why = f"{problem.strerror or problem}"
             raise OSError(problem.errno, f"cannot listen at {bind}: {why}") from None
         return router
+
+    def _end_context(self) -> None:
+        if self._doorkeeper is not None:
+            self._doorkeeper.stop()
+        self._context.term()
+
+    def callback(self, _domain: str, key: bytes) -> bool:
+        """Whether a peer with this key gets in; ZeroMQ's doorkeeper asks in its thread."""
+        assert self._keys is not None
+        known = key == self._keys.other.encode()
+        self.foreign += not known
+        return known
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
@@ -284,7 +320,7 @@ class Collector:
                     time.sleep(TICK_SECONDS)
         finally:
             self._router.close()
-            self._context.term()
+            self._end_context()
             self._woken.close()
             self._waker.close()
             self._sources.close()

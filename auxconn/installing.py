@@ -20,7 +20,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from auxconn.plugin import COLLECTOR, CONNECTOR, ENGINE
+from auxconn.plugin import COLLECTOR, CONNECTOR, ENGINE, KEY_FILE
 
 if TYPE_CHECKING:
     from auxconn.attach import Attachment
@@ -56,7 +56,6 @@ class Plan:
         from auxconn.address import check_connect, check_engine
 
         self.collector = environment.get(COLLECTOR) or None
-        self.ours = False
         self.engine = environment.get(ENGINE) or None
         try:
             if self.collector is not None:
@@ -70,6 +69,14 @@ class Plan:
                 f"{', '.join(CONNECTORS)}"
             )
         self.ours = wanted == "auxconn"
+        self.key_file = environment.get(KEY_FILE) or None
+        if self.key_file is not None:
+            from auxconn.keys import load
+
+            try:
+                load(self.key_file, "engine")
+            except ValueError as problem:
+                raise ValueError(f"{KEY_FILE}: {problem}") from None
         try:
             if self.engine is not None:
                 check_engine(self.engine, 0, "engine")
@@ -207,6 +214,7 @@ def _attach(role: str, vllm_config: Any, **what: Any) -> None:
         to=_plan.collector,
         engine=_plan.name_of(vllm_config),
         rank=rank,
+        key_file=_plan.key_file,
     )
 
 

@@ -26,6 +26,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from auxconn.address import is_ipv6
 from auxconn.encoding import encoder
+from auxconn.keys import Keys
 from auxconn.wire import BEAT_SECONDS, Beat, Bye, Command, Hello, ToEngine, Welcome
 
 FLUSH_SECONDS = 0.05
@@ -74,6 +75,14 @@ class Engine(Protocol):
         """Told of what went wrong inside the thread; it goes on."""
 
 
+SHUT_OUT = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+"""The connection came about, and the keys of the two ends do not fit."""
+
+
 class Link:
     """Carries a channel's messages in a thread of its own.
 
@@ -85,10 +94,15 @@ class Link:
         Whose messages they are.
     name
         Of the thread.
+    keys
+        The engine's, for a collector that has keys.
     """
 
-    def __init__(self, address: str, engine: Engine, name: str) -> None:
+    def __init__(
+        self, address: str, engine: Engine, name: str, keys: Keys | None = None
+    ) -> None:
         self.address = address
+        self._keys = keys
         self.refusal = ""
         """Why the collector refused this engine; empty when it did not."""
         self._engine = engine
@@ -182,8 +196,12 @@ class Link:
         dealer.setsockopt(zmq.TCP_KEEPALIVE, 1)
         dealer.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 15)
         dealer.setsockopt(zmq.IPV6, is_ipv6(self.address))
+        if self._keys is not None:
+            dealer.curve_publickey = self._keys.public.encode()
+            dealer.curve_secretkey = self._keys.secret.encode()
+            dealer.curve_serverkey = self._keys.other.encode()
         monitor = dealer.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | SHUT_OUT
         )
         try:
             self._work(dealer, monitor)
@@ -229,6 +247,12 @@ class Link:
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._connected = True
                 self._greet_at = 0.0
+            elif event & SHUT_OUT:
+                self._refused(
+                    "it does not know this engine's key"
+                    if self._keys is not None
+                    else "it wants a key, or is no collector"
+                )
 
     def _lost_connection(self) -> None:
         self._connected = self._blocked = False
@@ -262,9 +286,7 @@ class Link:
             self._unanswered = max(0, self._unanswered - 1)
             self._set_open(False)
             self._greet_at = now + REFUSED_SECONDS
-            if message.text != self.refusal:
-                self.refusal = message.text
-                _log.warning("collector %s refused: %r", self.address, message.text)
+            self._refused(message.text)
         elif self._unanswered:
             self._unanswered -= 1
             self.refusal = ""
@@ -273,6 +295,12 @@ class Link:
             # Nobody asked: it does not know this engine (any more) and wants to.
             lately = now - self._greeted_at < ASKED_SECONDS
             self._greet_at = now + ASKED_SECONDS if lately else now
+
+    def _refused(self, why: str) -> None:
+        """Say so once, however often it is tried."""
+        if why != self.refusal:
+            self.refusal = why
+            _log.warning("collector %s refused: %r", self.address, why)
 
     def _speak(self, dealer: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
         """Send what there is until the socket takes no more."""

@@ -5,6 +5,7 @@ Whoever starts vLLM switches it on with the environment:
 - `AUXCONN_COLLECTOR`: address of the collector that takes the rows, `tcp://host:port`;
 - `AUXCONN_CONNECTOR`: `auxconn` puts our scheduler connector in the place of vLLM's, `vllm`
   (the default) leaves it;
+- `AUXCONN_KEY_FILE`: the engines' key file, for a collector that has keys;
 - `AUXCONN_ENGINE`: name under which the engine appears; by default its host and vLLM's own
   id of the instance.
 
@@ -17,12 +18,10 @@ from __future__ import annotations
 
 import os
 
-COLLECTOR, CONNECTOR, ENGINE = (
-    "AUXCONN_COLLECTOR",
-    "AUXCONN_CONNECTOR",
-    "AUXCONN_ENGINE",
-)
-"""Names of the variables."""
+COLLECTOR = "AUXCONN_COLLECTOR"
+CONNECTOR = "AUXCONN_CONNECTOR"
+KEY_FILE = "AUXCONN_KEY_FILE"
+ENGINE = "AUXCONN_ENGINE"
 
 
 def register() -> None:

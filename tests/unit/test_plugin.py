@@ -57,6 +57,10 @@ def test_unset_it_imports_and_wraps_nothing():
             "AUXCONN_CONNECTOR='ours' is no connector; it is one of vllm, auxconn",
         ),
         (
+            {"AUXCONN_CONNECTOR": "vllm", "AUXCONN_KEY_FILE": "nowhere.key"},
+            "AUXCONN_KEY_FILE: nowhere.key: No such file.*auxconn keys new",
+        ),
+        (
             {"AUXCONN_CONNECTOR": "vllm", "AUXCONN_ENGINE": "\n"},
             "AUXCONN_ENGINE: engine=",
         ),
@@ -139,6 +143,7 @@ def test_a_worker_is_watched_when_it_is_made_and_under_its_engines_name(attached
             "to": "tcp://127.0.0.1:9",
             "engine": "gpu1-abcde",
             "rank": 3,
+            "key_file": None,
         }
     ]
 
