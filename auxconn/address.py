@@ -6,6 +6,7 @@ address is a person's typing, so it is refused where it was typed, with what is 
 
 from __future__ import annotations
 
+import ipaddress
 import re
 
 from auxconn.texts import shown
@@ -55,6 +56,20 @@ def check_bind(address: str) -> str:
     """
     _parts(address)
     return address
+
+
+def is_local(address: str) -> bool:
+    """Whether only this machine can reach a collector that listens at `address`."""
+    found = _parts(address)
+    if found is None:
+        return True
+    host = found[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # `*`, a name, or an interface: who knows
 
 
 def check_engine(engine: object, rank: object, role: object = "engine") -> None:
