@@ -58,18 +58,22 @@ def check_bind(address: str) -> str:
     return address
 
 
-def is_local(address: str) -> bool:
-    """Whether only this machine can reach a collector that listens at `address`."""
+def check_local(address: str) -> None:
+    """Raise `ValueError` when others than this machine can reach what listens there."""
     found = _parts(address)
     if found is None:
-        return True
+        return
     host = found[0].strip("[]")
-    if host == "localhost":
-        return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        local = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return False  # `*`, a name, or an interface: who knows
+        local = False  # `*`, a name, or an interface: who knows
+    if not local:
+        raise ValueError(
+            f"address {address!r} can be reached from other machines, and without keys by "
+            "anybody on them: make some (`auxconn keys new`), or say that it is meant to "
+            "be open (insecure)"
+        )
 
 
 def check_engine(engine: object, rank: object, role: object = "engine") -> None:

@@ -23,13 +23,12 @@ from types import TracebackType
 from typing import Any, Self
 
 import zmq
-from zmq.auth.thread import ThreadAuthenticator
 
-from auxconn.address import check_bind, is_ipv6, is_local
+from auxconn.address import check_bind, check_local, is_ipv6
 from auxconn.commands import CommandError, Commands, Waiting, failed
 from auxconn.encoding import encoder
 from auxconn.frames import FrameStore
-from auxconn.keys import Keys
+from auxconn.keys import Door, Keys
 from auxconn.roster import MOST_SOURCES
 from auxconn.source import Key, Source
 from auxconn.sources import MESSAGE_LIMIT, Sources
@@ -91,19 +90,13 @@ class Collector:
         insecure: bool = False,
     ) -> None:
         check_bind(bind)
-        if keys is None and not insecure and not is_local(bind):
-            raise ValueError(
-                f"address {bind!r} can be reached from other machines, and without keys by "
-                "anybody on them: make some (`auxconn keys new`), or say that it is meant "
-                "to be open (insecure)"
-            )
+        if keys is None and not insecure:
+            check_local(bind)
         self._keys = keys
-        self._doorkeeper: ThreadAuthenticator | None = None
+        self._door: Door | None = None
         self.store = FrameStore() if store is None else store
         self.failures = 0
         """What went wrong in the thread itself; the log has the first."""
-        self.foreign = 0
-        """Connections refused because their key is not that of an engine."""
         self._commands = Commands(clock)
         self._sources = Sources(
             self.store,
@@ -155,6 +148,11 @@ class Collector:
     def malformed(self) -> int:
         """Messages that were none, or too long."""
         return self._sources.malformed
+
+    @property
+    def foreign(self) -> int:
+        """Connections refused because their key is not that of an engine."""
+        return 0 if self._door is None else self._door.foreign
 
     @property
     def refused(self) -> int:
@@ -265,12 +263,8 @@ class Collector:
             router.setsockopt(zmq.TCP_KEEPALIVE, 1)
             router.setsockopt(zmq.IPV6, is_ipv6(bind))
             if self._keys is not None:
-                self._doorkeeper = ThreadAuthenticator(self._context)
-                self._doorkeeper.start()
-                self._doorkeeper.configure_curve_callback("*", self)
-                router.curve_server = True
-                router.curve_publickey = self._keys.public.encode()
-                router.curve_secretkey = self._keys.secret.encode()
+                self._door = Door(self._context, self._keys, "engine")
+                self._door.guard(router)
             router.bind(bind)
         except zmq.ZMQError as problem:
             router.close(0)
@@ -282,16 +276,9 @@ class Collector:
         return router
 
     def _end_context(self) -> None:
-        if self._doorkeeper is not None:
-            self._doorkeeper.stop()
+        if self._door is not None:
+            self._door.close()
         self._context.term()
-
-    def callback(self, _domain: str, key: bytes) -> bool:
-        """Whether a peer with this key gets in; ZeroMQ's doorkeeper asks in its thread."""
-        assert self._keys is not None
-        known = key == self._keys.other.encode()
-        self.foreign += not known
-        return known
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):

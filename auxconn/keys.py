@@ -5,10 +5,11 @@ no collector but the one whose public key it was given, and the collector takes 
 from a peer whose key it does not know, nor tells it anything. One file for each end has
 all it needs:
 
-    auxconn keys new keys/        writes keys/collector.key and keys/engine.key
+    auxconn keys new keys/        writes keys/{collector,engine,operator}.key
 
-The first stays with the collector; the second goes to every machine on which engines run.
-Whoever has one can speak as that end, so nobody but its owner may be able to read it.
+The first stays with the collector, the second goes to every machine on which engines run,
+the third to those who may steer them. Whoever has one can speak as that end, so nobody but
+its owner may be able to read it.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-End = Literal["collector", "engine"]
+if TYPE_CHECKING:
+    import zmq
 
-ENDS: tuple[End, ...] = ("collector", "engine")
+End = Literal["collector", "engine", "operator"]
+
+ENDS: tuple[End, ...] = ("collector", "engine", "operator")
 
 
 class KeyFileError(ValueError):
@@ -36,8 +40,8 @@ class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which end of the connection it is for."""
     public: str
     secret: str
-    other: str
-    """Public key of the other end."""
+    others: dict[str, str]
+    """Public keys of the ends that it speaks with."""
 
     def __repr__(self) -> str:
         # The secret must not get into a log or a traceback.
@@ -67,10 +71,14 @@ def new(folder: Path) -> list[Path]:
             )
     folder.mkdir(parents=True, exist_ok=True)
     pairs = {end: [part.decode() for part in zmq.curve_keypair()] for end in ENDS}
-    for end, other in zip(ENDS, reversed(ENDS), strict=True):
-        public, secret = pairs[end]
+    for end, (public, secret) in pairs.items():
+        others: dict[str, str] = {
+            other: pairs[other][0]
+            for other in ENDS
+            if (other == "collector") != (end == "collector")
+        }
         text = msgspec.json.format(
-            msgspec.json.encode(Keys(end, public, secret, pairs[other][0]))
+            msgspec.json.encode(Keys(end, public, secret, others))
         )
         # Never readable by others, not even for a moment.
         handle = os.open(paths[end], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -109,14 +117,66 @@ def load(path: str | Path, end: End) -> Keys:
         keys = msgspec.json.decode(text, type=Keys)
     except msgspec.MsgspecError as problem:
         raise KeyFileError(f"{path} is no key file of auxconn: {problem}") from None
-    for key in keys.public, keys.secret, keys.other:
+    for key in keys.public, keys.secret, *keys.others.values():
         if not _is_key(key):
             raise KeyFileError(f"{path}: a key in it is not 40 characters of Z85")
     if keys.end != end:
         raise KeyFileError(
-            f"{path} is the key file of {_who(keys.end)}; here {end}.key is needed"
+            f"{path} is the key file of the {keys.end}; here {end}.key is needed"
         )
     return keys
+
+
+def speak(socket: zmq.Socket[bytes], keys: Keys) -> None:
+    """Have `socket`, which will connect, speak with the collector of these keys alone."""
+    socket.curve_publickey = keys.public.encode()
+    socket.curve_secretkey = keys.secret.encode()
+    socket.curve_serverkey = keys.others["collector"].encode()
+
+
+class Door:
+    """Lets those in to a socket of the collector that have the key of one end.
+
+    Parameters
+    ----------
+    context
+        Of the socket.
+    keys
+        The collector's.
+    end
+        Who may come in.
+
+    Attributes
+    ----------
+    foreign
+        Connections refused because their key was another.
+    """
+
+    def __init__(self, context: zmq.Context[Any], keys: Keys, end: End) -> None:
+        from zmq.auth.thread import ThreadAuthenticator
+
+        self.foreign = 0
+        self._keys = keys
+        self._known = keys.others[end].encode()
+        self._keeper = ThreadAuthenticator(context)
+        self._keeper.start()
+        self._keeper.configure_curve_callback("*", self)
+
+    def guard(self, socket: zmq.Socket[bytes]) -> None:
+        """Guard a socket that will listen."""
+        socket.curve_server = True
+        socket.curve_publickey = self._keys.public.encode()
+        socket.curve_secretkey = self._keys.secret.encode()
+
+    def callback(self, _domain: str, key: bytes) -> bool:
+        """Whether a peer with this key comes in; ZeroMQ asks it in a thread of its own."""
+        known = key == self._known
+        self.foreign += not known
+        return known
+
+    def close(self) -> None:
+        """End the thread; before the context."""
+        self._keeper.stop()
 
 
 def _is_key(key: str) -> bool:
@@ -126,7 +186,3 @@ def _is_key(key: str) -> bool:
         return len(key) == 40 and len(z85.decode(key)) == 32
     except (KeyError, ValueError):
         return False
-
-
-def _who(end: End) -> str:
-    return "the collector" if end == "collector" else "engines"

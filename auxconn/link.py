@@ -26,7 +26,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from auxconn.address import is_ipv6
 from auxconn.encoding import encoder
-from auxconn.keys import Keys
+from auxconn.keys import Keys, speak
 from auxconn.wire import BEAT_SECONDS, Beat, Bye, Command, Hello, ToEngine, Welcome
 
 FLUSH_SECONDS = 0.05
@@ -197,9 +197,7 @@ class Link:
         dealer.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 15)
         dealer.setsockopt(zmq.IPV6, is_ipv6(self.address))
         if self._keys is not None:
-            dealer.curve_publickey = self._keys.public.encode()
-            dealer.curve_secretkey = self._keys.secret.encode()
-            dealer.curve_serverkey = self._keys.other.encode()
+            speak(dealer, self._keys)
         monitor = dealer.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | SHUT_OUT
         )

@@ -24,12 +24,15 @@ def folder(tmp_path):
 
 def test_only_their_owner_can_read_the_files(tmp_path):
     paths = new(tmp_path / "a" / "b")
-    assert [path.name for path in paths] == ["collector.key", "engine.key"]
+    assert [path.name for path in paths] == [
+        "collector.key", "engine.key", "operator.key",
+    ]  # fmt: skip
     assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o600}
-    collector, engine = load(paths[0], "collector"), load(paths[1], "engine")
-    assert (collector.other, engine.other) == (engine.public, collector.public)
+    collector, engine, operator = map(load, paths, keys.ENDS)
+    assert collector.others == {"engine": engine.public, "operator": operator.public}
+    assert engine.others == operator.others == {"collector": collector.public}
     assert collector.secret not in repr(collector)
-    for end in collector, engine:
+    for end in collector, engine, operator:
         assert zmq.curve_public(end.secret.encode()).decode() == end.public
 
 
@@ -48,7 +51,7 @@ def test_keys_that_are_there_are_kept(folder):
         (lambda path: path.write_text("{"), "is no key file of auxconn"),
         (
             lambda path: path.write_text(
-                '{"end":"engine","public":"a","secret":"b","other":"c"}'
+                '{"end":"engine","public":"a","secret":"b","others":{}}'
             ),
             "not 40 characters of Z85",
         ),
@@ -88,7 +91,7 @@ def test_without_the_key_nothing_gets_in_and_nothing_out(folder, tmp_path, has, 
         ours = load(folder / "engine.key", "engine")
         theirs = load(tmp_path / "strange" / "engine.key", "engine")
         # The collector's public key is no secret; the engine's own is not known to it.
-        strange = keys.Keys("engine", theirs.public, theirs.secret, ours.other)
+        strange = keys.Keys("engine", theirs.public, theirs.secret, ours.others)
     with Collector(keys=load(folder / "collector.key", "collector")) as collector:
         refused = Channel(collector.address, "stranger", keys=strange)
         refused.emit("steps", made.steps(1))
