@@ -33,7 +33,9 @@ class RecordControl:
             **_WIDE,
         )
         self.button.on_click(lambda _: self._toggle())
-        self.note = Note("", stylesheets=section, **_WIDE)
+        self.note = Note(
+            "", stylesheets=section, css_classes=["ac-record-note"], **_WIDE
+        )
         self.root = pn.Column(
             pn.pane.HTML("<h4>Recording</h4>", stylesheets=section, **_WIDE),
             self.button,

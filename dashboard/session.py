@@ -158,7 +158,7 @@ class Dashboard(pn.viewable.Viewer):
         self.record: RecordControl | None = None
         if hub.player is not None:
             self.replay = ReplayView(hub.player)
-            head.append(self.replay.root)
+            head.append(self.replay.source)
         else:
             self.record = RecordControl(hub.tape)
             side.append(self.record.root)

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from auxconn.collector import Collector
+from auxconn.listening import Listening
 from auxconn.recording.opened import Recording, RecordingWarning
 from auxconn.recording.recorder import Recorder
 
@@ -16,11 +16,14 @@ LOOK_SECONDS = 0.2
 
 
 def record(
-    folder: Path, bind: str, flush_seconds: float, echo: Callable[[str], None]
+    folder: Path,
+    listening: Listening,
+    flush_seconds: float,
+    echo: Callable[[str], None],
 ) -> None:
     """Record until a signal ends it, and say what was recorded.
 
-    Raises what `Collector` and `Recorder` raise.
+    Raises what `Listening.collector` and `Recorder` raise.
     """
     ended = threading.Event()
     before = {
@@ -28,7 +31,7 @@ def record(
         for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
-        with Collector(bind) as collector:
+        with listening.collector() as collector:
             recorder = Recorder(collector, folder, flush_seconds=flush_seconds)
             try:
                 echo(f"Engines connect to {collector.address}")

@@ -138,6 +138,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._problems = {"read": "", "write": ""}
         self._closing = threading.Event()
+        self._ending = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(
             target=self._run, name="auxconn-recorder", daemon=True
@@ -174,18 +175,18 @@ class Recorder:
         )
 
     def close(self) -> None:
-        """Write what is left and end. Closing again does nothing."""
+        """Write what is left and end. Closing again does nothing but wait for it."""
         self._closing.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
-        with self._lock:
+        with self._ending:
             if self._closed:
                 return
+            self._read_safely()
+            self.flush()
+            ended = msgspec.structs.replace(self._head, ended_s=self._now())
+            self._write(lambda: write_whole(self.folder / HEAD, _json(ended)))
             self._closed = True
-        self._read_safely()
-        self.flush()
-        ended = msgspec.structs.replace(self._head, ended_s=self._now())
-        self._write(lambda: write_whole(self.folder / HEAD, _json(ended)))
 
     # Reading and writing
 

@@ -6,7 +6,7 @@ export function render({ model, el }) {
   const send = (action, value) => model.send_msg(value === undefined ? { action } : { action, value })
   let shown = {}, held = false
 
-  const strip = h("div", "strip")
+  const strip = h("div", "transport")
   strip.setAttribute("role", "group")
   strip.setAttribute("aria-label", "Replay")
   const play = button("play", "", "Play or pause the recording (space)", () => send("play"))
@@ -72,7 +72,7 @@ export function render({ model, el }) {
     track.setAttribute("aria-valuetext", `${clock(fixed.begins + seconds)}, ${span(seconds)} of ${span(length)}`)
   }
   function span(seconds) {
-    const whole = Math.floor(seconds + 1e-6), p = (v) => String(v).padStart(2, "0")
+    const whole = Math.floor(Math.max(seconds, 0) + 1e-6), p = (v) => String(v).padStart(2, "0")
     const hours = Math.floor(whole / 3600), minutes = Math.floor(whole / 60) % 60
     return hours ? `${hours}:${p(minutes)}:${p(whole % 60)}` : `${minutes}:${p(whole % 60)}`
   }

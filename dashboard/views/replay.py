@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import panel as pn
-
 from .. import words
 from ..theme import asset
 from .component import Component, fixed, script
@@ -67,15 +65,9 @@ class ReplayView:
                 folder=str(recording.folder),
             ),
             sizing_mode="stretch_width",
+            margin=0,
         )
         self.source.on_message = self._asked
-        self.root = pn.Column(
-            self.source,
-            css_classes=["ac-replay"],
-            sizing_mode="stretch_width",
-            margin=0,
-            stylesheets=[":host { position: sticky; top: 53px; z-index: 29; }"],
-        )
         self.tell()
 
     def tell(self) -> bool:
