@@ -103,6 +103,10 @@ def serve(
     ] = "tcp://127.0.0.1:5599",
     port: Port = 5006,
     show: Show = False,
+    prometheus: Annotated[
+        str,
+        typer.Option(help="Show the history in this Prometheus, http://host:9090."),
+    ] = "",
 ) -> None:
     """Open the dashboard and wait for engines to connect to it."""
 
@@ -111,7 +115,12 @@ def serve(
         typer.echo(f"Engines connect to {made.address}")
         return made
 
-    _serve(watch, port, show)
+    def look_back(_: type[Hub]) -> Hub:
+        from auxconn_dashboard.history import HistoryHub
+
+        return HistoryHub(prometheus)
+
+    _serve(look_back if prometheus else watch, port, show)
 
 
 @app.command()

@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .keeper import Keeper, Process
-from .snapshot import Link, Reader, Snapshot, State, Window
+from .snapshot import WINDOWS, Link, Reader, Snapshot, State, Window
 from .subjects import InFrames, Subject, named
 from .tape import Tape
 
@@ -89,6 +89,12 @@ class Hub:
     address
         Where engines connect to, for the page to say.
     """
+
+    windows = WINDOWS
+    """Seconds of history to choose from."""
+
+    has_rows = True
+    """Whether single rows are there, and can be recorded."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ from .controls import Controls
 from .hub import Hub
 from .layout import Layout, ViewSettings
 from .recorder import RecordControl
-from .snapshot import WINDOWS, Snapshot, Window
+from .snapshot import LONG_WINDOWS, WINDOWS, Snapshot, Window
 from .steering import Steering
 from .theme import THEMES
 from .views.axis import TimeAxis
@@ -98,7 +98,7 @@ class Dashboard(pn.viewable.Viewer):
     engine = param.String("", doc="Engine that is looked at; empty is the first one.")
     window = param.Selector(
         default=60,
-        objects=list(WINDOWS),
+        objects=[*WINDOWS, *LONG_WINDOWS[1:]],
         doc="Seconds of history shown while following.",
     )
     refresh = param.Selector(default=0.5, objects=list(REFRESH))
@@ -114,6 +114,8 @@ class Dashboard(pn.viewable.Viewer):
     ) -> None:
         super().__init__(**params)
         self.hub = hub
+        if self.window not in hub.windows:
+            self.window = hub.windows[0]
         self._page = page
         self.snapshot: Snapshot | None = None
         self.failures = 0
@@ -136,7 +138,7 @@ class Dashboard(pn.viewable.Viewer):
         self.bar = TopBar(
             name="auxconn-topbar",
             fixed=fixed(
-                windows=windows(),
+                windows=windows(hub.windows),
                 keys=KEYS,
                 page=page,
                 chosen=chosen,
@@ -159,7 +161,7 @@ class Dashboard(pn.viewable.Viewer):
         if hub.player is not None:
             self.replay = ReplayView(hub.player)
             head.append(self.replay.source)
-        else:
+        elif hub.has_rows:
             self.record = RecordControl(hub.tape)
             side.append(self.record.root)
         self.layout = Layout(
@@ -319,13 +321,13 @@ class Dashboard(pn.viewable.Viewer):
 
     @property
     def views(self) -> list[Any]:
-        """Everything that draws snapshots."""
+        """Everything that draws snapshots; some of it needs single rows."""
         return [
             self.indicators,
             *self.plots.values(),
-            self.lookups,
+            *([self.lookups] if self.hub.has_rows else []),
             self.reasons,
-            self.events,
+            *([self.events] if self.hub.has_rows else []),
         ]
 
     def _status(self, snapshot: Snapshot) -> Snapshot:
@@ -368,7 +370,7 @@ class Dashboard(pn.viewable.Viewer):
             self.bar.heard = min(value, self.bar.sent)
         elif action == "prefers" and value in THEMES:
             self.theme = value
-        elif action == "window" and value in WINDOWS:
+        elif action == "window" and value in self.hub.windows:
             self.window = value
         elif action == "engine" and value in self.hub.names():
             self.engine = value

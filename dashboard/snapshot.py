@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 WINDOWS = (30, 60, 300, 900, 3600)
 """Seconds of history that the page can show."""
 
+LONG_WINDOWS = (3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600, 30 * 24 * 3600)
+"""Seconds of history where Prometheus keeps it."""
+
 FINE = 600
 """Buckets of a window: two points each (lowest, highest) stay well below what a browser
 draws with ease, and no screen of plots side by side has more columns for one of them."""

@@ -140,12 +140,14 @@ def duration(seconds: float | None) -> str:
 
 
 def span(seconds: float) -> str:
-    """A window's length as its menu names it: 30 s, 5 min, 1 h."""
+    """A window's length as its menu names it: 30 s, 5 min, 1 h, 7 d."""
     if seconds < 60:
         return f"{seconds:g}{THIN}s"
     if seconds < 3600:
         return f"{seconds / 60:g}{THIN}min"
-    return f"{seconds / 3600:g}{THIN}h"
+    if seconds < 2 * 86400:
+        return f"{seconds / 3600:g}{THIN}h"
+    return f"{seconds / 86400:g}{THIN}d"
 
 
 def clock(t: float, *, tenths: bool = False) -> str:

@@ -56,6 +56,16 @@ BUCKETS: dict[str, tuple[float, ...]] = {
 }
 """Upper bounds of a histogram's buckets, by the unit of the metric."""
 
+METHODS = (
+    "build_connector_meta",
+    "max_cache_hit",
+    "cap_external_hit",
+    "request_loading",
+    "take_output",
+    "request_finished",
+)
+"""Methods of the connector on the scheduler's thread."""
+
 EXTRA = (
     Metric(
         "lookup_hit",
@@ -74,8 +84,38 @@ EXTRA = (
         "Tokens that one look-up asked for.",
         "median(lookups.query_tokens)",
     ),
+    Metric(
+        "tokens_after_end",
+        "Tokens after the end of the run",
+        "tokens",
+        "hits",
+        "Looked-up tokens behind the leading run of blocks with R3 rows, by why it ended: what "
+        "each reason costs.",
+        "sum(max(0, lookups.query_tokens - lookups.run_end))",
+        split_by="lookups.run_end_reason",
+    ),
+    Metric(
+        "tokens_scheduled",
+        "Tokens scheduled",
+        "tokens",
+        "engine",
+        "Tokens scheduled in all steps.",
+        "sum(steps.scheduled_tokens)",
+    ),
+    *(
+        Metric(
+            f"time_{name}",
+            f"Time in {name}",
+            "ns",
+            "engine",
+            f"Time in the connector's {name}, on the scheduler's thread.",
+            f"sum(steps.ns_{name})",
+        )
+        for name in METHODS
+    ),
 )
-"""Distributions that the page shows look-up by look-up, and the catalogue has no figure of."""
+"""What the page shows look-up by look-up or part by part, and the catalogue has no figure
+of: distributions, and the parts of a whole as counters."""
 
 
 class Family(msgspec.Struct, frozen=True):

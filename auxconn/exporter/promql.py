@@ -63,6 +63,8 @@ def unit(metric: str) -> str:
         return known
     if family.kind == "histogram":
         return "s" if family.name.endswith("_seconds") else known
+    if family.name.endswith("_seconds"):
+        return "%"  # seconds of each second
     return known if known.endswith("/s") else f"{known}/s"
 
 

@@ -109,6 +109,6 @@ def facts(snapshot: Snapshot) -> list[dict[str, Any]]:
     return found
 
 
-def windows() -> list[list[Any]]:
+def windows(known: tuple[int, ...] = WINDOWS) -> list[list[Any]]:
     """Stretches of time to choose from."""
-    return [[f"last {words.span(seconds)}", seconds] for seconds in WINDOWS]
+    return [[f"last {words.span(seconds)}", seconds] for seconds in known]

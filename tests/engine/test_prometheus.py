@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import prometheus as finder  # scripts/prometheus.py
 import pytest
 import yaml
@@ -31,6 +32,8 @@ from auxconn.exporter import grafana, rules
 from auxconn.exporter.families import FAMILIES
 from auxconn.exporter.server import Exporter
 from auxconn.lab import LabConfig, LabProcess, WorkloadSpec
+from auxconn_dashboard.history import HistoryHub
+from auxconn_dashboard.snapshot import Window
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -266,6 +269,55 @@ def test_the_figures_are_those_of_the_frames(server, collector):
     assert one["metric"]["model_name"].startswith("invented MoE")
     assert one["metric"]["connector"] == "auxconn"
     assert collector.command("lab", "resume").result(20).ok
+
+
+def test_the_page_draws_the_history_from_prometheus(server, collector):
+    """Its buckets hold what the frames hold, in the columns that the views draw."""
+    with HistoryHub(server.url) as hub:
+        window = Window(3600)
+        snapshot = server.until(
+            lambda: (
+                (found := hub.snapshot(None, window)).tables["steps"].rows.any()
+                and found
+            )
+        )
+        assert hub.names() == ["lab"]
+        assert hub.link(None).state == "still"
+        assert snapshot.name == "lab"
+        assert snapshot.fact("model").startswith("invented MoE")
+        assert snapshot.fact("block_size") == CONFIG.block_size
+        assert snapshot.level("steps", "capacity") == CONFIG.capacity
+        assert snapshot.level("store", "slots_total") > 0
+        assert snapshot.level("store", "used_bytes") > 0
+        # Whatever came before the first scrape is not seen by anybody.
+        frames = collector.store
+        lookups, blocks = frames.lookups(), frames.blocks()
+        for table, column, most in (
+            ("lookups", "query_tokens", lookups.query_tokens.sum()),
+            ("lookups", "ended_whole", (lookups.run_end_reason == "whole").sum()),
+            ("blocks", "released", (blocks.event == "released").sum()),
+            ("rows", "rows", frames.rows().store_rows.sum() + 1e9),
+            ("steps", "ns_take_output", frames.steps().ns_take_output.sum()),
+        ):
+            total = snapshot.total(table, column)
+            assert total is not None, (table, column)
+            assert 0 < total <= most * 1.001, (table, column)
+        # Every column that rows would give is there, and known.
+        unknown = {
+            (table, name)
+            for table, buckets in snapshot.tables.items()
+            for name, values in buckets.sums.items()
+            if np.isnan(values).any()
+        }
+        assert unknown == {
+            ("rows", f"{source}_bytes") for source in ("step", "store", "tail")
+        }
+        parts = snapshot.tables["lookups"].sums
+        whole = sum(
+            parts[name].sum()
+            for name in ("hit_tokens", "external_refused", "retained_unused", "missed")
+        )
+        assert whole == pytest.approx(parts["query_tokens"].sum(), rel=1e-6)
 
 
 def test_an_engine_that_is_killed_is_told_and_its_series_end(server, collector, lab):

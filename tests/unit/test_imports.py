@@ -45,6 +45,7 @@ VIEWER_MAY_USE = (
     "auxconn.engine.job",
     "auxconn.engine.process",
     "auxconn.errors",
+    "auxconn.exporter.history",
     "auxconn.exporter.server",
     "auxconn.facts",
     "auxconn.frames",
