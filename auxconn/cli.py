@@ -30,6 +30,13 @@ Port = Annotated[
     int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes a free one.")
 ]
 Show = Annotated[bool, typer.Option(help="Open a browser on the page.")]
+Bind = Annotated[str, typer.Option(help="Where engines connect to.")]
+KeyFile = Annotated[
+    str, typer.Option(help="The collector's key file, from `auxconn keys new`.")
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Listen beyond this machine without keys.")
+]
 
 
 @app.command()
@@ -98,20 +105,34 @@ def demo(
 
 @app.command()
 def serve(
-    collector_bind: Annotated[
-        str, typer.Option(help="Where engines connect to.")
-    ] = "tcp://127.0.0.1:5599",
+    collector_bind: Bind = "tcp://127.0.0.1:5599",
     port: Port = 5006,
     show: Show = False,
     prometheus: Annotated[
         str,
         typer.Option(help="Show the history in this Prometheus, http://host:9090."),
     ] = "",
+    key_file: KeyFile = "",
+    insecure: Insecure = False,
+    allow_control: Annotated[
+        bool,
+        typer.Option(
+            "--allow-control",
+            help="Let the page, and `auxconn ctl`, steer engines; else it only looks.",
+        ),
+    ] = False,
+    control_bind: Annotated[
+        str, typer.Option(help="Where `auxconn ctl` connects to.")
+    ] = "tcp://127.0.0.1:5598",
 ) -> None:
     """Open the dashboard and wait for engines to connect to it."""
 
     def watch(hub: type[Hub]) -> Hub:
-        made = hub.watch(collector_bind)
+        from auxconn.listening import Listening
+
+        made = hub.watch(
+            Listening(collector_bind, key_file, insecure, allow_control, control_bind)
+        )
         typer.echo(f"Engines connect to {made.address}")
         return made
 
@@ -125,9 +146,7 @@ def serve(
 
 @app.command()
 def export(
-    collector_bind: Annotated[
-        str, typer.Option(help="Where engines connect to.")
-    ] = "tcp://127.0.0.1:5599",
+    collector_bind: Bind = "tcp://127.0.0.1:5599",
     port: Annotated[
         int,
         typer.Option(min=0, max=65535, help="Port of /metrics; 0 takes a free one."),
@@ -136,13 +155,16 @@ def export(
         str,
         typer.Option(help="Address of /metrics; 0.0.0.0 lets other machines read it."),
     ] = "127.0.0.1",
+    key_file: KeyFile = "",
+    insecure: Insecure = False,
 ) -> None:
     """Take in engines' rows and serve every metric to Prometheus, without a page."""
     from auxconn.errors import AuxConnError
     from auxconn.exporter.command import run
+    from auxconn.listening import Listening
 
     try:
-        run(collector_bind, address, port, typer.echo)
+        run(Listening(collector_bind, key_file, insecure), address, port, typer.echo)
     except (AuxConnError, ValueError, OSError) as error:
         _fail(str(error))
 
@@ -220,19 +242,22 @@ def record(
     folder: Annotated[
         Path, typer.Argument(help="Folder to record into; made if it is not there.")
     ],
-    collector_bind: Annotated[
-        str, typer.Option(help="Where engines connect to.")
-    ] = "tcp://127.0.0.1:5599",
+    collector_bind: Bind = "tcp://127.0.0.1:5599",
     flush: Annotated[
         float, typer.Option(help="Seconds that are lost at most, if it is killed.")
     ] = 5.0,
+    key_file: KeyFile = "",
+    insecure: Insecure = False,
 ) -> None:
     """Take in engines' rows and keep all tables in a folder, without a page."""
     from auxconn.errors import AuxConnError
+    from auxconn.listening import Listening
     from auxconn.recording import command
 
     try:
-        command.record(folder, collector_bind, flush, typer.echo)
+        command.record(
+            folder, Listening(collector_bind, key_file, insecure), flush, typer.echo
+        )
     except (AuxConnError, ValueError, OSError) as error:
         _fail(str(error))
 
@@ -256,6 +281,69 @@ def replay(
         _fail(str(error))
     typer.echo(repr(recording))
     _serve(lambda hub: hub.replay(recording, speed=speed), port, show)
+
+
+@app.command()
+def ctl(
+    engine: Annotated[
+        str, typer.Argument(help="Engine to steer; without one, say who is there.")
+    ] = "",
+    command: Annotated[str, typer.Argument(help="What it shall do.")] = "",
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="As name=value, e.g. blocks=1000.")
+    ] = None,
+    address: Annotated[
+        str, typer.Option(help="Where the collector takes orders.")
+    ] = "tcp://127.0.0.1:5598",
+    rank: Annotated[
+        int | None, typer.Option(help="Data-parallel rank; the lowest by default.")
+    ] = None,
+    key_file: Annotated[
+        str, typer.Option(help="The operator's key file, from `auxconn keys new`.")
+    ] = "",
+) -> None:
+    """Steer engines of a collector, as in: auxconn ctl vllm set_capacity blocks=1000."""
+    from auxconn import ctl as steering
+    from auxconn.errors import AuxConnError
+
+    if engine and not command:
+        _fail(f"say what {engine} shall do; `auxconn ctl` alone lists what each obeys")
+    try:
+        answer = steering.run(
+            address, key_file, engine, command, rank, tuple(arguments or ())
+        )
+    except (AuxConnError, ValueError) as error:
+        _fail(str(error))
+    if not answer.ok:
+        _fail(answer.text)
+    typer.echo(answer.text if engine else steering.table(answer.engines))
+
+
+keys_app = typer.Typer(
+    no_args_is_help=True, help="Keys for sockets that other machines can reach."
+)
+app.add_typer(keys_app, name="keys")
+
+
+@keys_app.command("new")
+def keys_new(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder for the files; made if need be.")
+    ],
+) -> None:
+    """Make a key file for the collector, for its engines and for its operators."""
+    from auxconn import keys
+
+    try:
+        for path in keys.new(folder):
+            typer.echo(f"{path}")
+    except (ValueError, OSError) as error:
+        _fail(str(error))
+
+
+@keys_app.callback()
+def keys_() -> None:
+    """Hold the commands of `auxconn keys`."""
 
 
 @app.command()

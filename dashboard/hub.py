@@ -12,6 +12,7 @@ still being imported.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import threading
 import time
@@ -25,9 +26,9 @@ from .subjects import InFrames, Subject, named
 from .tape import Tape
 
 if TYPE_CHECKING:
-    from auxconn.collector import Collector
     from auxconn.engine.job import Job
     from auxconn.frames import FrameStore
+    from auxconn.listening import Listening
     from auxconn.recording import Player, Recording
     from auxconn.wire import Ack
 
@@ -36,6 +37,14 @@ DEFAULT_BIND = "tcp://127.0.0.1:*"
 
 BIND_VARIABLE = "AUXCONN_LISTEN"
 """Address that `panel serve dashboard/app.py` listens on for engines, instead of a lab."""
+
+KEY_VARIABLE = "AUXCONN_LISTEN_KEY_FILE"
+"""The collector's key file then; without one it listens on this machine alone."""
+
+CONTROL_VARIABLE = "AUXCONN_ALLOW_CONTROL"
+"""1 lets that page steer the engines; else it only looks."""
+
+READ_ONLY = "this page only looks: it was served without --allow-control"
 
 ROWS = 100_000
 """Rows of each table kept, unless the user sets another history length."""
@@ -113,6 +122,8 @@ class Hub:
         """Plays a recording, when it is one that is looked at."""
         self.tape = Tape(store, None if engines is None else engines.sources)
         """Records what is looked at, when somebody asks for it."""
+        self.read_only = False
+        """True when engines are looked at and not steered."""
         self.epoch = 0
         """Raised when the rows were cleared: what was read before is of the past."""
         self._lock = threading.RLock()
@@ -145,8 +156,9 @@ class Hub:
         """
         from auxconn.lab import demo
         from auxconn.lab.process import LabProcess
+        from auxconn.listening import Listening
 
-        hub = cls.watch(bind, rows=rows)
+        hub = cls.watch(Listening(bind, control=True), rows=rows)
         with hub._closed_unless_made():
             lab = LabProcess(
                 demo.CONFIG if config is None else config,
@@ -171,27 +183,36 @@ class Hub:
         rows
             Rows kept per table.
         """
-        from dataclasses import replace
-
         from auxconn.engine.process import EngineProcess
+        from auxconn.listening import Listening
 
-        hub = cls.watch(bind, rows=rows)
+        hub = cls.watch(Listening(bind, control=True), rows=rows)
         with hub._closed_unless_made():
-            process = EngineProcess(replace(job, address=hub.address))
+            process = EngineProcess(dataclasses.replace(job, address=hub.address))
             process.start()
         hub.keeper = Keeper(process, job.engine, "vLLM")
         hub._closers.insert(0, process.stop)
         return hub
 
     @classmethod
-    def watch(cls, bind: str = DEFAULT_BIND, *, rows: int = ROWS) -> Hub:
-        """A hub that waits for engines to connect to `bind`."""
-        from auxconn.collector import Collector
+    def watch(cls, listening: Listening, *, rows: int = ROWS) -> Hub:
+        """A hub that waits for engines to connect, and steers them if it may.
+
+        Raises
+        ------
+        ValueError, OSError
+            When it cannot listen so.
+        """
         from auxconn.frames import FrameStore
 
-        collector: Collector = Collector(bind, store=FrameStore(rows))
+        collector = listening.collector(store=FrameStore(rows))
         hub = cls(collector.store, collector, address=collector.address)
         hub._closers.append(collector.close)
+        hub.read_only = not listening.control
+        with hub._closed_unless_made():
+            operators = listening.operating(collector)
+        if operators is not None:
+            hub._closers.insert(0, operators.close)
         return hub
 
     @classmethod
@@ -224,7 +245,13 @@ class Hub:
     def from_environment(cls) -> Hub:
         """The hub of `panel serve dashboard/app.py`: engines if told where, else a lab."""
         bind = os.environ.get(BIND_VARIABLE)
-        return cls.watch(bind) if bind else cls.demo()
+        if not bind:
+            return cls.demo()
+        from auxconn.listening import Listening
+
+        key_file = os.environ.get(KEY_VARIABLE, "")
+        control = os.environ.get(CONTROL_VARIABLE) == "1"
+        return cls.watch(Listening(bind, key_file, control=control))
 
     def on_close(self, closer: Callable[[], None]) -> None:
         """Have `closer` called before the collector ends."""
@@ -279,6 +306,10 @@ class Hub:
             failed.set_exception(
                 RuntimeError("these are frames without an engine: nobody can obey")
             )
+            return failed
+        if self.read_only:
+            failed = Future()
+            failed.set_exception(RuntimeError(READ_ONLY))
             return failed
         _, subject, _ = self._find(name)
         answer = self.engines.command(
@@ -364,8 +395,11 @@ class Hub:
                 self._forget(known)
             reader.advance()
             link = self._link(known, subject, source, reader)
+            if self.read_only:
+                link = dataclasses.replace(link, read_only=True)
             facts = self._facts(source)
-            commands = frozenset(() if source is None else source.commands)
+            able = source is not None and not self.read_only
+            commands = frozenset(source.commands if source is not None and able else ())
             return reader.snapshot(window, link, facts, commands, self.epoch)
 
     def advance(self, name: str) -> None:

@@ -40,6 +40,7 @@ _WHY = {
 }
 _ABSENT = "No engine to steer yet."
 _RECORDED = "A recording: what the engine ran with, and nobody to steer."
+_READ_ONLY = "This page only looks: it was served without --allow-control."
 _LOST = "The engine does not answer; its controls come back with it."
 
 
@@ -131,6 +132,8 @@ def _why(name: str, snapshot: Snapshot) -> str:
         return _RECORDED if name == "capacity" else ""
     if not snapshot.link.fresh:
         return _LOST if name == "capacity" else ""
+    if snapshot.link.read_only:
+        return _READ_ONLY if name == "capacity" else ""
     missing = [
         command for command in SECTIONS[name] if command not in snapshot.commands
     ]

@@ -74,6 +74,8 @@ class Link:
     fraction: float = 0.0
     """Of its start, while `starting`."""
     stage_text: str = ""
+    read_only: bool = False
+    """True when this page does not steer, whatever the engine obeys."""
 
     @property
     def fresh(self) -> bool:

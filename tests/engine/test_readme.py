@@ -7,6 +7,7 @@ this file does not know fails, so that nobody adds one unseen.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -22,6 +23,8 @@ from pathlib import Path
 import prometheus  # scripts/prometheus.py
 import pytest
 
+from auxconn import keys, plugin
+from auxconn.installing import Plan
 from tests.engine.real_engine_run import README_LINE as REAL_ENGINE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,6 +130,30 @@ def ended(command, tmp_path, until, seconds=45.0):
     return log.read_text()
 
 
+@contextlib.contextmanager
+def steered():
+    """A collector that takes orders, with an engine that obeys; and what it was asked."""
+    from auxconn.channel import Channel
+    from auxconn.collector import Collector
+    from auxconn.operators import Operators
+
+    asked = []
+
+    def obey(command):
+        asked.append((command.name, command.args))
+        channel.ack(command, True, "so be it")
+
+    with (
+        Collector() as collector,
+        Operators(collector, "tcp://127.0.0.1:*") as operators,
+    ):
+        channel = Channel(collector.address, "vllm", on_command=obey)
+        channel.hello({}, ("set_capacity",))
+        collector.wait(lambda all_: bool(all_ and all_[0].commands), 20)
+        yield operators.address, asked
+        channel.close()
+
+
 def record_some(folder):
     """A recording as the README's reader has it, of one step."""
     from auxconn import FrameStore
@@ -162,6 +189,25 @@ def test_command(line, tmp_path):
         case ["auxconn", "engine", *_]:
             # It takes a minute to start: the test of the real engine runs it.
             assert line == REAL_ENGINE
+        case ["export", setting]:
+            name, _, value = setting.partition("=")
+            Plan({name: value})  # raises when it says what cannot be
+            assert name in (plugin.COLLECTOR, plugin.CONNECTOR)
+        case ["vllm", "serve", "MODEL", *options]:
+            # The tests of the plugin and of the real engine run it.
+            assert options == ["--enable-return-routed-experts"]
+        case ["auxconn", "keys", "new", folder]:
+            done = run([*words[:3], str(tmp_path / folder)])
+            assert done.returncode == 0, done.stderr
+            assert "operator.key" in done.stdout
+        case ["auxconn", "ctl", *order]:
+            with steered() as (address, asked):
+                done = run([*words, "--address", address])
+            assert done.returncode == 0, done.stdout + done.stderr
+            if order:
+                assert asked == [("set_capacity", {"blocks": 1000})]
+            else:
+                assert "set_capacity" in done.stdout
         case ["auxconn", "doctor", *_]:
             done = run([*words, "--port", str(port)])
             assert done.returncode == 0, done.stdout + done.stderr
@@ -171,6 +217,12 @@ def test_command(line, tmp_path):
             bind = "--collector-bind"
             if bind in command:
                 command[command.index(bind) + 1] = f"tcp://127.0.0.1:{free_port()}"
+            if "--key-file" in command:
+                keys.new(tmp_path / "keys")
+                at = command.index("--key-file") + 1
+                command[at] = str(tmp_path / command[at])
+            if "--allow-control" in command:
+                command += ["--control-bind", f"tcp://127.0.0.1:{free_port()}"]
             if name == "export":
                 assert "auxconn:sources" in answers(command, f"{page}metrics", tmp_path)
             else:
@@ -193,7 +245,13 @@ def test_command(line, tmp_path):
             assert (made / "recording.json").exists()
         case ["auxconn", "replay", folder]:
             record_some(tmp_path / folder)
-            command = [*words[:2], str(tmp_path / folder), "--no-show", "--port", str(port)]
+            command = [
+                *words[:2],
+                str(tmp_path / folder),
+                "--no-show",
+                "--port",
+                str(port),
+            ]
             assert "auxconn" in answers(command, page, tmp_path)
         case ["panel", "serve", path]:
             command = [*words, "--port", str(port)]

@@ -13,12 +13,16 @@ from typer.testing import CliRunner
 
 from auxconn import cli, doctor
 from auxconn.doctor import Finding
+from auxconn.listening import Listening
 
 
 @pytest.fixture
 def run():
     runner = CliRunner()
     return lambda *arguments: runner.invoke(cli.app, list(arguments))
+
+
+OPERATORS = "tcp://127.0.0.1:5598"
 
 
 @pytest.fixture
@@ -36,8 +40,8 @@ def served(monkeypatch):
             return cls()
 
         @classmethod
-        def watch(cls, bind):
-            calls.append(("watch", bind))
+        def watch(cls, listening):
+            calls.append(("watch", listening))
             return cls()
 
         def __enter__(self):
@@ -61,7 +65,8 @@ def test_help_lists_what_exists_and_nothing_else(run):
     told = run("--help").output
     listed = set(re.findall(r"^. (\w+) {2,}\w", told, re.MULTILINE))
     assert listed == {
-        "demo", "serve", "export", "record", "replay", "doctor", "version",
+        "demo", "serve", "export", "engine", "record", "replay", "ctl", "keys", "doctor",
+        "version",
     }  # fmt: skip
     for name in listed:
         assert run(name, "--help").exit_code == 0
@@ -139,10 +144,47 @@ def test_serve_says_where_engines_connect(run, served):
     assert done.exit_code == 0
     assert "Engines connect to tcp://127.0.0.1:5599" in done.output
     assert served == [
-        ("watch", "tcp://127.0.0.1:7000"),
+        ("watch", Listening("tcp://127.0.0.1:7000", operators=OPERATORS)),
         ("page", 5006, False),
         "closed",
     ]
+
+
+def test_serve_steers_only_when_it_is_allowed_to(run, served, tmp_path):
+    (tmp_path / "collector.key").touch()
+    done = run(
+        "serve", "--allow-control", "--insecure", "--key-file", "collector.key",
+        "--control-bind", "tcp://127.0.0.1:7001",
+    )  # fmt: skip
+    assert done.exit_code == 0
+    (_, listening), *_ = served
+    assert listening == Listening(
+        key_file="collector.key",
+        insecure=True,
+        control=True,
+        operators="tcp://127.0.0.1:7001",
+    )
+
+
+def test_ctl_tells_what_is_wrong_with_an_order(run):
+    for words, told in (
+        (("vllm",), "say what vllm shall do"),
+        (("vllm", "set_capacity", "1000"), "'1000': write name=value"),
+        (("--key-file", "nowhere.key"), "nowhere.key: No such file"),
+        (("--address", "nowhere"), "neither tcp://host:port nor ipc"),
+    ):
+        done = run("ctl", *words)
+        assert done.exit_code == 1
+        assert told in done.output
+
+
+def test_keys_are_made_once(run, tmp_path):
+    done = run("keys", "new", str(tmp_path / "keys"))
+    assert done.exit_code == 0
+    assert "operator.key" in done.output
+    again = run("keys", "new", str(tmp_path / "keys"))
+    assert again.exit_code == 1
+    assert "is there already" in again.output
 
 
 def test_a_taken_port_is_told_before_the_lab_starts(run, served, monkeypatch):

@@ -13,6 +13,7 @@ import pytest
 from auxconn.engine.config import EngineConfig
 from auxconn.frames import FrameStore
 from auxconn.lab.config import LabConfig
+from auxconn.listening import Listening
 from auxconn.wire import Ack, Progress
 from auxconn_dashboard.hub import IDLE_SECONDS, LAB, MOST_READERS, Hub
 from auxconn_dashboard.keeper import Keeper
@@ -351,3 +352,27 @@ def test_what_reads_and_decides_loads_no_panel(name):
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_hub_that_only_looks_steers_nothing():
+    engines = Engines(Source())
+    hub = Hub(FrameStore(10), engines)
+    hub.read_only = True
+    snapshot = hub.snapshot(LAB, Window(60))
+    assert snapshot.link.read_only
+    assert snapshot.commands == frozenset()
+    answer = hub.command(LAB, "set_capacity", blocks=3)
+    assert "--allow-control" in str(answer.exception(5))
+    assert engines.asked == []
+
+
+def test_who_may_steer_is_said_when_it_listens():
+    with Hub.watch(Listening("tcp://127.0.0.1:*")) as hub:
+        assert hub.read_only
+    listening = Listening(
+        "tcp://127.0.0.1:*", control=True, operators="tcp://127.0.0.1:*"
+    )
+    with Hub.watch(listening) as hub:
+        assert not hub.read_only
+    with pytest.raises(ValueError, match="from other machines"):
+        Hub.watch(Listening("tcp://0.0.0.0:*"))

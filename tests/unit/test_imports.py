@@ -57,6 +57,7 @@ VIEWER_MAY_USE = (
     "auxconn.recording",
     "auxconn.recording.player",
     "auxconn.recording.recorder",
+    "auxconn.listening",
     "auxconn.records",
     "auxconn.wire",
 )
