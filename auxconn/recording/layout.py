@@ -26,9 +26,6 @@ FORMAT = 1
 FOOTER = b"auxconn"
 """Key of our JSON in a Parquet file's footer."""
 
-HEAD = "recording.json"
-"""File that says what the folder is."""
-
 SOURCES = "sources"
 """Table of who sent the rows: what each source said of itself, when it changed."""
 
@@ -49,21 +46,6 @@ class Anchor(msgspec.Struct, frozen=True):
 
     wall_s: float
     monotonic_s: float
-
-
-class Head(msgspec.Struct, frozen=True):
-    """What `recording.json` says."""
-
-    format: int
-    schema: int
-    auxconn: str
-    """Version of auxconn that wrote it."""
-    anchor: Anchor
-    started: str
-    """The anchor's wall clock, as people read it."""
-    flush_s: float
-    ended_s: float | None = None
-    """Clock of the recording at its end; None when it was cut off or still runs."""
 
 
 class Gap(msgspec.Struct, frozen=True):

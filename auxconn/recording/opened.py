@@ -9,29 +9,26 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
-from auxconn.facts import sound
 from auxconn.packing import Values, layout
+from auxconn.recording import head
 from auxconn.recording.frames import RecordedFrames
 from auxconn.recording.layout import (
     EVERY,
-    FORMAT,
-    HEAD,
     SOURCES,
     Gap,
-    Head,
     RecordingError,
     arrow,
     dtypes,
     to_columns,
 )
 from auxconn.recording.parts import Part, PartError, look_at, number_of, read_part
+from auxconn.recording.told import source_of
 from auxconn.records import TABLES
 from auxconn.source import Source
 from auxconn.tables import coded
@@ -72,6 +69,7 @@ class Recording:
         self.folder = Path(folder)
         self._problems: list[str] = []
         self._told = 0
+        self._sources_then: tuple[int, list[Source]] = -1, []
         self._damaged: dict[str, dict[int, str]] = {table: {} for table in EVERY}
         if not self.folder.is_dir():
             raise RecordingError(f"no folder {self.folder}: nothing was recorded there")
@@ -86,7 +84,13 @@ class Recording:
             )
             for table in EVERY
         }
-        self.head = self._read_head(any(files.values()))
+        self.head, problem = head.read(self.folder)
+        if self.head is None and not any(files.values()):
+            raise RecordingError(
+                f"no recording in {self.folder}: {head.HEAD} and parts are missing"
+            )
+        if problem:
+            self._problems.append(problem)
         self._parts = {
             table: self._look(table, found) for table, found in files.items()
         }
@@ -132,18 +136,18 @@ class Recording:
 
     def sources_at(self, moment: float) -> list[Source]:
         """Every source as it was at a clock of the recording, in seconds."""
-        history = self._source_history
-        until = int(np.searchsorted([t for t, _ in history], moment, side="right"))
-        found = {
-            (one.engine, one.rank, one.role): one for _, one in history[: max(until, 0)]
-        }
-        told = {(engine, rank) for engine, rank, _ in found}
-        for engine, rank in self.ranks:
-            if (engine, rank) not in told:
-                found[engine, rank, "engine"] = _source(
-                    {"engine": engine, "rank": rank}
-                )
-        return [found[key] for key in sorted(found)]
+        times, history = self._source_history
+        until = int(np.searchsorted(times, moment, side="right"))
+        # A page asks several times a second, and changes are few.
+        if self._sources_then[0] != until:
+            found = {(one.engine, one.rank, one.role): one for one in history[:until]}
+            told = {(engine, rank) for engine, rank, _ in found}
+            for engine, rank in self.ranks:
+                if (engine, rank) not in told:
+                    silent = source_of({"engine": engine, "rank": rank})
+                    found[engine, rank, silent.role] = silent
+            self._sources_then = until, [found[key] for key in sorted(found)]
+        return list(self._sources_then[1])
 
     def facts(self, engine: str | None = None) -> dict[str, Any]:
         """Facts of an engine as they were last known; of the first one by default."""
@@ -286,8 +290,10 @@ class Recording:
         return np.maximum.accumulate(due)
 
     @functools.cached_property
-    def _source_history(self) -> list[tuple[float, Source]]:
-        found = []
+    def _source_history(self) -> tuple[Values, list[Source]]:
+        """Every change of a source, and when it was noticed."""
+        times: list[float] = []
+        found: list[Source] = []
         for part in self.parts(SOURCES):
             columns = self.columns(SOURCES, part)
             if columns is None:
@@ -299,33 +305,11 @@ class Recording:
                     dict(zip(names, row, strict=True))
                     for row in zip(*lists, strict=True)
                 ]
-                found += [(row["t"], _source(row)) for row in rows]
+                found += [source_of(row) for row in rows]
+                times += columns["t"].tolist()
             except ValueError as problem:
                 self._drop(SOURCES, part, f"{part.path.name} cannot be read: {problem}")
-        return found
-
-    def _read_head(self, has_parts: bool) -> Head | None:
-        path = self.folder / HEAD
-        try:
-            head = msgspec.json.decode(path.read_bytes(), type=Head)
-        except FileNotFoundError:
-            if not has_parts:
-                raise RecordingError(
-                    f"no recording in {self.folder}: it has neither {HEAD} nor a part"
-                ) from None
-            self._problems.append(f"{HEAD} is missing; the parts say what is needed")
-            return None
-        except (OSError, ValueError) as problem:
-            self._problems.append(
-                f"{HEAD} is damaged ({problem}); the parts say what is needed"
-            )
-            return None
-        if head.format > FORMAT:
-            self._problems.append(
-                f"a newer auxconn ({head.auxconn}) laid out this folder: what this one knows "
-                "of it is read; upgrade auxconn for the rest"
-            )
-        return head
+        return np.array(times), found
 
     def _look(self, table: str, files: Sequence[Path]) -> list[Part]:
         found = []
@@ -359,32 +343,6 @@ class Recording:
                 RecordingWarning,
                 stacklevel=3,
             )
-
-
-_SILENT = {
-    "role": "engine", "incarnation": "", "state": "live", "facts": "{}", "rows": 0,
-    "rows_lost": "{}", "batches_lost": 0, "batches_before": 0, "errors": 0, "error": "",
-}  # fmt: skip
-"""What is said of a source that has rows and said nothing of itself."""
-
-
-def _source(row: Mapping[str, Any]) -> Source:
-    """A source from a row of `sources`."""
-    told: dict[str, Any] = {**_SILENT, **row}
-    json = {name: msgspec.json.decode(told[name]) for name in ("facts", "rows_lost")}
-    return msgspec.convert(
-        {
-            **told,
-            "facts": sound(json["facts"]),
-            "rows_lost": json["rows_lost"],
-            "commands": (),
-            "last_seen": 0.0,
-            "age_s": 0.0,
-            "progress": None,
-        },
-        Source,
-        strict=False,
-    )
 
 
 def _timestamp(seconds: float) -> pd.Timestamp:

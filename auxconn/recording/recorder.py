@@ -9,32 +9,21 @@ named in the recording as a gap.
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
-import numpy as np
 
-from auxconn.recording.layout import (
-    FORMAT,
-    HEAD,
-    SOURCES,
-    Anchor,
-    Gap,
-    Head,
-    RecordingError,
-    arrow,
-)
-from auxconn.recording.parts import write_whole
+from auxconn.recording import head
+from auxconn.recording.layout import SOURCES, Anchor, Gap, arrow
+from auxconn.recording.told import Changes, store_of
 from auxconn.recording.track import Track
-from auxconn.records import SCHEMA_VERSION, TABLES
+from auxconn.records import TABLES
 
 FLUSH_SECONDS = 5.0
 """What is lost at most when the process is killed."""
@@ -112,29 +101,20 @@ class Recorder:
                 f"flush_seconds={flush_seconds!r}: give {SHORTEST_FLUSH:g} to "
                 f"{LONGEST_FLUSH:g} seconds"
             )
-        self.store, found = _store_of(what)
-        self._sources = sources or found
+        self.store, found = store_of(what)
+        self._sources = Changes(sources or found)
         self._clock = clock
         self._flush_seconds = flush_seconds
         self._anchor = Anchor(wall(), clock())
         self._wall = wall
         self.folder = Path(folder)
-        self._head = Head(
-            format=FORMAT,
-            schema=SCHEMA_VERSION,
-            auxconn=importlib.metadata.version("auxconn"),
-            anchor=self._anchor,
-            started=datetime.fromtimestamp(self._anchor.wall_s, UTC).isoformat(),
-            flush_s=flush_seconds,
-        )
-        self._claim()
+        self._head = head.begin(self.folder, self._anchor, flush_seconds)
         # Rows that are there already are older than the recording, nobody knows how much.
         self._fresh = not any(self.store.version(table) for table in TABLES)
         earliest = self._anchor.wall_s if self._fresh else float("-inf")
         self._tracks = {table: Track(self.folder, table, earliest) for table in TABLES}
         self._sources_track = Track(self.folder, SOURCES)
         self._versions = dict.fromkeys(TABLES, 0)
-        self._known: dict[tuple[Any, ...], Any] = {}
         self._lock = threading.Lock()
         self._problems = {"read": "", "write": ""}
         self._closing = threading.Event()
@@ -184,8 +164,7 @@ class Recorder:
                 return
             self._read_safely()
             self.flush()
-            ended = msgspec.structs.replace(self._head, ended_s=self._now())
-            self._write(lambda: write_whole(self.folder / HEAD, _json(ended)))
+            self._write(lambda: head.end(self.folder, self._head, self._now()))
             self._closed = True
 
     # Reading and writing
@@ -205,7 +184,9 @@ class Recorder:
                 gaps = self._gaps(track, delta, at)
                 self._versions[table] = delta.version
                 track.take(delta.columns, at, numbers, gaps)
-            self._read_sources()
+            told = self._sources.columns(self._now())
+            if told:
+                self._sources_track.take(told, self._now(), {})
 
     def flush(self) -> None:
         """Write what is not on the disk yet; what cannot be written stays for the next time."""
@@ -228,30 +209,6 @@ class Recorder:
             found.append(Gap(at, track.rows, None, "the store was cleared"))
         return found
 
-    def _read_sources(self) -> None:
-        """Note what sources say of themselves, when it has changed."""
-        if self._sources is None:
-            return
-        changed = []
-        for source in self._sources():
-            told = _told(source)
-            key = told["engine"], told["rank"], told["role"], told["incarnation"]
-            shown = {name: value for name, value in told.items() if name != "rows"}
-            if self._known.get(key) != shown:
-                self._known.pop(key, None)
-                self._known[key] = shown
-                changed.append(told)
-        while len(self._known) > MOST_KNOWN:
-            del self._known[next(iter(self._known))]
-        if changed:
-            at = self._now()
-            columns = {
-                name: np.array([one[name] for one in changed], dtype=object)
-                for name in changed[0]
-            }
-            columns["t"] = np.full(len(changed), at)
-            self._sources_track.take(columns, at, {})
-
     # Inside
 
     def _now(self) -> float:
@@ -260,24 +217,6 @@ class Recorder:
 
     def _clocks(self) -> Anchor:
         return Anchor(self._wall(), self._clock())
-
-    def _claim(self) -> None:
-        """Make the folder ours, or say why it cannot be."""
-        if self.folder.exists() and not self.folder.is_dir():
-            raise RecordingError(
-                f"{self.folder} is a file: give a folder to record into"
-            )
-        self.folder.mkdir(parents=True, exist_ok=True)
-        taken = RecordingError(
-            f"{self.folder} holds a recording already: give another folder, or move it away"
-        )
-        if any(self.folder.glob("*-*.parquet")):
-            raise taken
-        try:
-            with (self.folder / HEAD).open("xb") as file:
-                file.write(_json(self._head))
-        except FileExistsError:
-            raise taken from None
 
     def _run(self) -> None:
         flushed = self._clock()
@@ -325,54 +264,3 @@ class Recorder:
             else:
                 _log.warning("the recording in %s goes on", self.folder)
         self._problems[doing] = problem
-
-
-MOST_KNOWN = 4096
-"""Sources whose newest words are remembered."""
-
-
-def _json(head: Head) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(head), indent=2) + b"\n"
-
-
-def _store_of(what: Any) -> tuple[Any, Callable[[], Iterable[Any]] | None]:
-    """The store of what is recorded, and who says of its sources."""
-    if hasattr(what, "since") and hasattr(what, "tail"):
-        return what, None
-    if hasattr(what, "store") and hasattr(what, "sources"):
-        return what.store, what.sources
-    if hasattr(what, "frames") and hasattr(what, "facts"):
-        return what.frames, lambda: [_Lab(what.name, dict(what.facts))]
-    raise TypeError(
-        f"a {type(what).__name__} cannot be recorded; give a Collector, a Lab or a FrameStore"
-    )
-
-
-class _Lab(msgspec.Struct):
-    """A lab of this process, as the source that it is."""
-
-    engine: str
-    facts: dict[str, Any]
-
-
-def _told(source: Any) -> dict[str, Any]:
-    """What a source says of itself, as a row of `sources`."""
-
-    def of(name: str, default: Any) -> Any:
-        return getattr(source, name, default)
-
-    return {
-        "t": 0.0,
-        "engine": source.engine,
-        "rank": int(of("rank", 0)),
-        "role": of("role", "engine"),
-        "incarnation": of("incarnation", ""),
-        "state": of("state", "live"),
-        "rows": int(of("rows", 0)),
-        "rows_lost": msgspec.json.encode(of("rows_lost", {})).decode(),
-        "batches_lost": int(of("batches_lost", 0)),
-        "batches_before": int(of("batches_before", 0)),
-        "errors": int(of("errors", 0)),
-        "error": of("error", ""),
-        "facts": msgspec.json.encode(dict(source.facts)).decode(),
-    }
