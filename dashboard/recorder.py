@@ -17,14 +17,20 @@ _WIDE: dict[str, Any] = {"sizing_mode": "stretch_width", "margin": 0}
 class RecordControl:
     """A button and a line of text.
 
+    Parameters
+    ----------
+    why_not
+        Why it may not be pressed; empty when it may.
+
     Attributes
     ----------
     root, button, note
         What to show, and its two parts.
     """
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Tape, why_not: str = "") -> None:
         self._tape = tape
+        self._why_not = why_not
         section = [asset("section.css")]
         self.button = pn.widgets.Button(
             label="●  Record",
@@ -48,8 +54,9 @@ class RecordControl:
         """Say how it stands."""
         tape = self._tape
         label = "■  Stop recording" if tape.running or tape.ending else "●  Record"
-        if self.button.label != label or self.button.disabled != tape.ending:
-            self.button.param.update(label=label, disabled=tape.ending)
+        off = tape.ending or bool(self._why_not)
+        if self.button.label != label or self.button.disabled != off:
+            self.button.param.update(label=label, disabled=off)
         text = "".join(
             f'<p class="{kind}">{words.escape(line)}</p>'
             for kind, line in self._lines()
@@ -59,6 +66,8 @@ class RecordControl:
 
     def _lines(self) -> list[tuple[str, str]]:
         tape, status = self._tape, self._tape.status
+        if self._why_not:
+            return [("off", self._why_not)]
         if tape.problem:
             return [("no", tape.problem)]
         if status is None:
@@ -85,5 +94,6 @@ class RecordControl:
         ]
 
     def _toggle(self) -> None:
-        self._tape.toggle()
+        if not self._why_not:
+            self._tape.toggle()
         self.tell()

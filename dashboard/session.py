@@ -18,7 +18,7 @@ import param
 
 from . import kernel, words
 from .controls import Controls
-from .hub import Hub
+from .hub import READ_ONLY, Hub
 from .layout import Layout, ViewSettings
 from .recorder import RecordControl
 from .snapshot import LONG_WINDOWS, WINDOWS, Snapshot, Window
@@ -162,7 +162,9 @@ class Dashboard(pn.viewable.Viewer):
             self.replay = ReplayView(hub.player)
             head.append(self.replay.source)
         elif hub.has_rows:
-            self.record = RecordControl(hub.tape)
+            self.record = RecordControl(
+                hub.tape, READ_ONLY.capitalize() if hub.read_only else ""
+            )
             side.append(self.record.root)
         self.layout = Layout(
             head,

@@ -339,6 +339,20 @@ def test_a_folder_that_cannot_be_written_to_is_told_beside_the_button(tmp_path):
     dashboard.close()
 
 
+def test_a_page_that_only_looks_records_nothing(tmp_path):
+    hub = Hub(FrameStore(10))
+    hub.read_only = True
+    hub.tape.folder = tmp_path / "recordings"
+    dashboard = live(hub, start=False)
+    assert dashboard.record.button.disabled
+    assert "without --allow-control" in dashboard.record.note.object
+    dashboard.record.button.clicks += 1
+    dashboard.tick()
+    assert dashboard.record.button.disabled
+    assert not hub.tape.folder.exists()
+    dashboard.close()
+
+
 def test_rows_as_columns_are_looked_at():
     store, other = FrameStore(10), FrameStore(10)
     store.append("lookups", [made.lookups(i) for i in range(3)], "a", 2)
