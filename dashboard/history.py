@@ -33,7 +33,7 @@ from .subjects import Subject, named
 Values = np.ndarray[Any, np.dtype[Any]]
 
 FRESH_SECONDS = 5.0
-"""What was read less long ago is not read again."""
+"""What was read less long ago is not read again; half a bucket, for wide ones."""
 
 SCRAPES_SECONDS = 120.0
 """Rates of now are means over so long at least; Prometheus scrapes once a minute at most."""
@@ -241,7 +241,8 @@ class HistoryHub(Hub):
         subject = known.get(chosen, Subject(None))
         key = (chosen, window)
         if subject.engine is not None:
-            self._ask(key, lambda: self._read_stretch(key, subject, window))
+            width = window.grid(self._wall())[0]
+            self._ask(key, lambda: self._read_stretch(key, subject, window), width / 2)
         with self._guard:
             read = self._read.get(key)
         end = self._wall() if read is None else read.end
@@ -272,11 +273,13 @@ class HistoryHub(Hub):
 
     # In threads of their own
 
-    def _ask(self, key: Any, do: Callable[[], None]) -> None:
+    def _ask(self, key: Any, do: Callable[[], None], pace: float = 0.0) -> None:
         """Have something read, unless it is being read or was a moment ago."""
         now = time.monotonic()
         with self._guard:
-            fresh = now - self._done.get(key, float("-inf")) < FRESH_SECONDS
+            ago = now - self._done.get(key, float("-inf"))
+            # What failed is tried again soon, however wide its buckets are.
+            fresh = ago < (FRESH_SECONDS if self.problem else max(FRESH_SECONDS, pace))
             if fresh or key in self._under_way:
                 return
             try:
@@ -294,6 +297,7 @@ class HistoryHub(Hub):
             with self._guard:
                 self._version += 1
                 self._under_way.pop(key, None)
+                self._done.pop(key, None)
                 self._done[key] = time.monotonic()
                 while len(self._done) > 2 * MOST_KEPT:
                     self._done.pop(next(iter(self._done)))

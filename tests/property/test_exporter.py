@@ -164,7 +164,7 @@ class Life:
                         CHECKS[table](frame, numbers)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @example([(KEYS[0], "blocks", 4), (KEYS[1], "lookups", 4)] * 30, 1)
 @given(ACTS, st.integers(0, 2**32))
 def test_the_numbers_are_those_of_pandas(acts, seed) -> None:
@@ -241,6 +241,7 @@ CHECKS = {
 }
 
 
+@settings(max_examples=30)
 @given(st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=20))
 def test_a_number_that_cannot_be_makes_no_counter_fall(numbers) -> None:
     """An engine is outside text: what it says is negative adds nothing."""
