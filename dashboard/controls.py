@@ -254,7 +254,7 @@ class Controls:
         self.kv_tier_blocks.disabled = (
             self.kv_tier_blocks.disabled or not self.kv_tier.value
         )
-        self.undo.disabled = not fresh
+        self.undo.disabled = not able
         self._show_parameters()
 
     def _show_parameters(self) -> None:

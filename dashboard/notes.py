@@ -9,6 +9,7 @@ import numpy as np
 from auxconn.lab.workload_specs import KINDS
 
 from . import words
+from .restarting import lab_line, serve_line
 from .snapshot import Snapshot
 from .steering import Outcome, Steering, capacity_preview, capacity_words
 from .theme import asset
@@ -115,7 +116,11 @@ class Notes:
         if outcomes:
             told.append(_outcome(max(outcomes, key=lambda one: one.at or np.inf)))
         why = _why(name, snapshot)
-        return [*told, _p("off", why)] if why else told
+        if why:
+            told.append(_p("off", why))
+        if why == _WHY["reconfigure"]:
+            told += _lines(snapshot)
+        return told
 
     def _put(self, name: str, lines: list[str]) -> None:
         text = "".join(lines)
@@ -138,6 +143,21 @@ def _why(name: str, snapshot: Snapshot) -> str:
         command for command in SECTIONS[name] if command not in snapshot.commands
     ]
     return _WHY[missing[0]] if missing else ""
+
+
+def _lines(snapshot: Snapshot) -> list[str]:
+    """Lines for a shell, of an engine that keeps its sizes."""
+    found = []
+    for what, line in (
+        ("With another block size:", serve_line(snapshot.facts)),
+        (
+            "The same sizes in the lab, where all can be turned:",
+            lab_line(snapshot.facts),
+        ),
+    ):
+        if line:
+            found += [_p("off", what), f"<code>{words.escape(line)}</code>"]
+    return found
 
 
 def _p(kind: str, text: str) -> str:

@@ -44,7 +44,7 @@ def let_go(widget, value):
 class Bench:
     """Controls over an invented engine whose answers the test gives."""
 
-    def __init__(self, facts=FACTS, commands=NAMES, state="live", steps=500):
+    def __init__(self, facts=FACTS, commands=NAMES, state="live", steps=500, link=None):
         self.sent = []
         self.answers = []
         self.steering = Steering(self.send)
@@ -54,6 +54,7 @@ class Bench:
         self.feed.run(steps)
         self.hub = Hub(store)
         self.facts, self.commands, self.state = dict(facts), commands, state
+        self.link = link
         self.update()
 
     def send(self, name, /, **args):
@@ -71,7 +72,7 @@ class Bench:
             self.hub.snapshot(None, Window(60)),
             facts=self.facts,
             commands=frozenset(self.commands),
-            link=Link(self.state),
+            link=self.link or Link(self.state),
         )
 
     def update(self):
@@ -427,3 +428,27 @@ def test_blocks_are_told_in_tokens_and_bytes_as_far_as_they_are_known():
 )
 def test_a_workloads_words_are_read_back(text, known):
     assert parse_workload(text) == known
+
+
+def test_an_engine_that_keeps_its_sizes_says_how_to_have_others():
+    sizes = {
+        "num_blocks": 5000, "block_size": 16, "capacity": 4000, "kv_tier_blocks": 0,
+    }  # fmt: skip
+    facts = {**FACTS, **sizes, "source": "vllm", "model": "org/it's <b>MoE</b>"}
+    bench = Bench(commands=("set_capacity",), facts=facts)
+    note = bench.note("shape")
+    assert "keeps the sizes it was started with" in note
+    assert (
+        "vllm serve &#x27;org/it&#x27;&quot;&#x27;&quot;&#x27;s &lt;b&gt;MoE&lt;/b&gt;&#x27; "
+        "--enable-return-routed-experts --block-size 16"
+    ) in note
+    assert (
+        "auxconn demo --blocks 5000 --block-size 16 --capacity 4000 --kv-tier 0"
+    ) in note
+    assert "<b>" not in note
+
+
+def test_a_page_that_only_looks_says_so():
+    bench = Bench(link=Link("live", read_only=True), commands=())
+    assert all(widget.disabled for widget in bench.controls.widgets.values())
+    assert "without --allow-control" in bench.note("capacity")
