@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from auxconn import catalogue, tabledoc
-from auxconn.exporter import grafana, rules
+from auxconn.exporter import document, grafana, rules
 
 ROOT = Path(__file__).resolve().parent.parent
 
 DOCUMENTS = {
     "docs/metrics.md": catalogue.markdown,
     "docs/tables.md": tabledoc.markdown,
+    "docs/prometheus.md": document.markdown,
     "deploy/grafana-dashboard.json": grafana.text,
     "deploy/prometheus-rules.yml": rules.yaml,
     "deploy/prometheus.yml": rules.scrape_config,

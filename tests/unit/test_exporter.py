@@ -328,6 +328,15 @@ def test_the_files_made_from_code_are_up_to_date(root, name):
     assert (root / name).read_text() == text, "run `make docs`"
 
 
+def test_every_name_that_is_served_is_documented(store, root):
+    fill(store)
+    text = (root / "docs" / "prometheus.md").read_text()
+    with Exporter(store, Engines(source(model="m"))) as exporter:
+        for name in samples(exporter):
+            bare = re.sub(r"_(bucket|sum|count)$", "", name)
+            assert f"`{bare}`" in text or f"`{name}`" in text, name
+
+
 def test_grafana_has_a_panel_for_each_metric(root):
     board = json.loads((root / "deploy" / "grafana-dashboard.json").read_text())
     panels = list(grafana._flat(board["panels"]))
