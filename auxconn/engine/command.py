@@ -80,7 +80,7 @@ def workload_of(name: str | None, params: tuple[str, ...]) -> WorkloadSpec:
 
 
 _SMALL: dict[str, Any] = {
-    "concurrency": 6,
+    "concurrency": 4,
     "output_tokens": 16,
     "prompt_tokens": 256,
     "prefix_tokens": 256,
@@ -140,6 +140,9 @@ def run(job: Job, echo: Callable[[str], None], *, verbose: bool = False) -> int:
     finally:
         process.stop()
     status = process.returncode or 0
+    if status < 0:
+        echo(f"{OWN}ended: the supervisor was killed by signal {-status}")
+        status = 1
     if status and not verbose:
         echo("--- the end of vLLM's output ---")
         for line in last:

@@ -55,9 +55,9 @@ class EngineConfig:
         When a setting cannot be; the text names the value, the limit and the way out.
     """
 
-    num_blocks: int = 96
+    num_blocks: int = 48
     block_size: int = 32
-    kv_tier_blocks: int = 512
+    kv_tier_blocks: int = 256
     connector: Connector = "auxconn"
     max_num_seqs: int = 8
     max_num_batched_tokens: int = 1024
@@ -196,12 +196,13 @@ _WHOLE: dict[str, tuple[int, int]] = {
 DEMO_WORKLOAD = WorkloadSpec(
     "grpo",
     {
-        "prompts": 24,
+        "prompts": 6,
         "samples": 3,
         "system_tokens": 64,
         "prompt_tokens": 320,
-        "output_tokens": 24,
-        "concurrency": 6,
+        "output_tokens": 16,
+        "concurrency": 4,
     },
 )
-"""What `--load` sends unless told otherwise: more than the pool holds, less than the tier."""
+"""What `--load` sends unless told otherwise: an epoch is more than the pool holds and less
+than the tier does, and takes about half a minute."""

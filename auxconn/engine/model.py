@@ -3,8 +3,8 @@
 A real engine needs a model, and a machine in CI has no way to fetch one. Only that it is a
 MoE matters here: seeded weights route tokens as well as trained ones do, and since they are
 of a sensible size, what a layer chooses depends on what it attends to, so a KV block that
-was loaded wrongly shows in tokens and rows. The tokenizer is trained on this package's own
-source, the one English text that is there wherever this runs.
+was loaded wrongly shows in tokens and rows. The tokenizer is trained on the manual that
+Python itself brings, an English text that is there wherever this runs.
 
 A folder is named after all that goes into it and is moved into place when it is complete,
 so two processes may make it at the same time, and a change here makes another one.
@@ -128,11 +128,9 @@ def model_settings(config: EngineConfig) -> dict[str, Any]:
 
 
 def _training_text() -> str:
-    folder = Path(__file__).resolve().parent.parent
-    # This package's own files: enough words, and the same wherever this version is.
-    return "\n".join(
-        path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))
-    )
+    from pydoc_data.topics import topics
+
+    return "\n".join(topics[name] for name in sorted(topics))
 
 
 def _write(folder: Path, settings: dict[str, Any], text: str, seed: int) -> None:

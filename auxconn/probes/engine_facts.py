@@ -62,7 +62,12 @@ def _add_scheduler(
         if isinstance(value, bool | int):
             found[name] = value
     settings = getattr(scheduler, "vllm_config", None)
-    model = getattr(getattr(settings, "model_config", None), "model", None)
+    settings = getattr(settings, "model_config", None)
+    # As in vLLM's own metrics: the name it is served under, the first if it has several.
+    served = getattr(settings, "served_model_name", None)
+    model = served[0] if isinstance(served, list) and served else served
+    if not isinstance(model, str):
+        model = getattr(settings, "model", None)
     if isinstance(model, str):
         found[names.MODEL] = model
     tier = getattr(scheduler, "connector", None)

@@ -15,7 +15,7 @@ from auxconn.engine.serving import variables
 README_LINE = "auxconn engine --load --collector tcp://127.0.0.1:5599"
 """How the README starts a real engine; `test_real_engine` runs it, with another address."""
 
-CONFIG = EngineConfig(num_blocks=24, max_num_seqs=8, kv_load_blocks=2)
+CONFIG = EngineConfig(num_blocks=18, max_num_seqs=8, kv_load_blocks=2)
 WORKLOAD = {
     "prompts": 5, "samples": 2, "system_tokens": 32, "prompt_tokens": 190,
     "output_tokens": 8, "requests": 20, "concurrency": 1,
