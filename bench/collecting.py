@@ -10,10 +10,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from auxconn.collector import Collector
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def told(collector: Collector) -> dict[str, Any]:
@@ -32,18 +35,28 @@ def told(collector: Collector) -> dict[str, Any]:
 
 def main() -> None:
     """Say the address, and answer each line of the input with what came so far."""
-    with Collector() as collector:
+    with Collector(*sys.argv[1:]) as collector:
         print(collector.address, flush=True)
         for _ in sys.stdin:
             print(json.dumps(told(collector)), flush=True)
 
 
 class Collecting:
-    """A context manager; `address` is where engines send to."""
+    """A context manager; `address` is where engines send to.
+
+    Parameters
+    ----------
+    bind
+        Where it listens.
+    """
+
+    def __init__(self, bind: str = "tcp://127.0.0.1:*") -> None:
+        self._bind = bind
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.collecting"],
+            [sys.executable, "-m", "bench.collecting", self._bind],
+            cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -59,6 +72,11 @@ class Collecting:
         trace: TracebackType | None,
     ) -> None:
         self._process.communicate()
+
+    def kill(self) -> None:
+        """End it without a chance to say so."""
+        self._process.kill()
+        self._process.wait()
 
     def told(self) -> dict[str, Any]:
         """What it says now, as in the function of that name."""
