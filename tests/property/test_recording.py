@@ -61,7 +61,7 @@ def written(taped, acts, copies=()):
                     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(ACTS.filter(lambda acts: "clear" not in acts), st.integers(1, 40))
 def test_what_is_written_is_read_back(acts, part_rows):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -85,7 +85,7 @@ def test_what_is_written_is_read_back(acts, part_rows):
             )
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(ACTS, st.integers(1, 15))
 def test_each_row_is_written_or_named_as_missing(acts, kept):
     """The store forgets and is cleared: what is not there is a gap, to the row if known."""

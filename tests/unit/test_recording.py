@@ -12,8 +12,9 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
-from auxconn import FrameStore, Recording
+from auxconn import FrameStore, Recording, cli
 from auxconn.collector import Collector
 from auxconn.recording import parts, track
 from auxconn.recording.layout import MissingError, RecordingError
@@ -455,3 +456,21 @@ def test_what_cannot_be_read_does_not_keep_the_rest_from_the_disk(tmp_path, capl
         assert recorder.status.problem == "cannot be read: RuntimeError: gone"
     assert len(Recording(tmp_path / "r").frames.steps()) == 1
     assert len([one for one in caplog.records if one.levelname == "ERROR"]) == 1
+
+
+def test_the_commands_say_in_words_what_is_wrong(three, tmp_path):
+    run = CliRunner()
+    done = run.invoke(cli.app, ["replay", str(tmp_path / "nowhere")])
+    assert done.exit_code == 1
+    assert "nothing was recorded there" in done.stderr
+    bind = ["--collector-bind", "tcp://127.0.0.1:*"]
+    done = run.invoke(cli.app, ["record", str(three), *bind])
+    assert done.exit_code == 1
+    assert "holds a recording already" in done.stderr
+    done = run.invoke(cli.app, ["record", str(tmp_path / "new"), *bind, "--flush", "0"])
+    assert done.exit_code == 1
+    assert "give 0.1 to 3600 seconds" in done.stderr
+    assert not (tmp_path / "new").exists()
+    done = run.invoke(cli.app, ["replay", str(three), "--speed", "0", "--port", "0"])
+    assert done.exit_code == 1
+    assert "give a number from 0.25 to 100" in done.stderr
