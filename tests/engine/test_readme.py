@@ -289,3 +289,15 @@ def test_inline_commands_exist():
     targets = (ROOT / "Makefile").read_text()
     for target in re.findall(r"`make (\w+)", README):
         assert re.search(rf"^{target}:", targets, re.MULTILINE), target
+
+
+def test_panels_login_stands_before_the_page(tmp_path):
+    """As docs/security.md has it."""
+    port = free_port()
+    command = [
+        "panel", "serve", "dashboard/app.py", "--port", str(port), "--basic-auth", "secret",
+        "--cookie-secret", "c",
+    ]  # fmt: skip
+    page = answers(command, f"http://127.0.0.1:{port}/app", tmp_path)
+    assert "Login" in page
+    assert "auxconn" not in page
