@@ -145,6 +145,38 @@ def serve(
 
 
 @app.command()
+def collect(
+    bind: Bind = "tcp://127.0.0.1:5599",
+    record: Annotated[
+        Path | None, typer.Option(help="Folder to record all tables into.")
+    ] = None,
+    metrics: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Port of /metrics for Prometheus."),
+    ] = None,
+    key_file: KeyFile = "",
+    insecure: Insecure = False,
+    allow_control: Annotated[
+        bool,
+        typer.Option("--allow-control", help="Let `auxconn ctl` steer the engines."),
+    ] = False,
+    control_bind: Annotated[
+        str, typer.Option(help="Where `auxconn ctl` connects to.")
+    ] = "tcp://127.0.0.1:5598",
+) -> None:
+    """Take in the rows of a cluster, without a page; record them, serve their metrics."""
+    from auxconn.collecting import collect as run
+    from auxconn.errors import AuxConnError
+    from auxconn.listening import Listening
+
+    listening = Listening(bind, key_file, insecure, allow_control, control_bind)
+    try:
+        run(listening, typer.echo, record=record, metrics=metrics)
+    except (AuxConnError, ValueError, OSError) as error:
+        _fail(str(error))
+
+
+@app.command()
 def export(
     collector_bind: Bind = "tcp://127.0.0.1:5599",
     port: Annotated[

@@ -59,6 +59,11 @@ def run(
     return ask(Order(engine, command, rank, arguments(pairs)), address, keys=keys)
 
 
+def plain(name: str) -> str:
+    """A name as a terminal may show it: it is text from outside."""
+    return shown(name)[1:-1]
+
+
 def table(engines: Sequence[Engine]) -> str:
     """Engines in aligned columns; what is not known is a dash."""
     rows = [HEADINGS]
@@ -66,8 +71,7 @@ def table(engines: Sequence[Engine]) -> str:
         capacity = "-" if one.capacity is None else f"{one.capacity:,}"
         rows.append(
             (
-                # A name is text from outside: it must not reach a terminal as it is.
-                shown(one.engine)[1:-1],
+                plain(one.engine),
                 str(one.rank),
                 one.role,
                 one.state,

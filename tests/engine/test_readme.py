@@ -236,6 +236,25 @@ def test_command(line, tmp_path):
                 f"--web.listen-address=127.0.0.1:{port}",
             ]  # fmt: skip
             assert "auxconn" in answers(command, f"{page}api/v1/rules", tmp_path)
+        case [
+            "auxconn",
+            "collect",
+            "--bind",
+            _,
+            "--record",
+            folder,
+            "--metrics",
+            _,
+            steer,
+        ]:
+            assert steer == "--allow-control"
+            bind, orders = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
+            command = [
+                "auxconn", "collect", "--bind", bind, "--record", str(tmp_path / folder),
+                "--metrics", str(port), steer, "--control-bind", orders,
+            ]  # fmt: skip
+            assert "auxconn:sources" in answers(command, f"{page}metrics", tmp_path)
+            assert (tmp_path / folder / "recording.json").exists()
         case ["auxconn", "record", folder, bind, _]:
             made = tmp_path / folder
             command = ["auxconn", "record", str(made), bind, f"tcp://127.0.0.1:{port}"]

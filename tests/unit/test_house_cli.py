@@ -65,7 +65,7 @@ def test_help_lists_what_exists_and_nothing_else(run):
     told = run("--help").output
     listed = set(re.findall(r"^. (\w+) {2,}\w", told, re.MULTILINE))
     assert listed == {
-        "demo", "serve", "export", "engine", "record", "replay", "ctl", "keys", "doctor",
+        "demo", "serve", "collect", "export", "engine", "record", "replay", "ctl", "keys", "doctor",
         "version",
     }  # fmt: skip
     for name in listed:
