@@ -121,11 +121,7 @@ class Layout:
         main = pn.Row(
             self.side, right, stylesheets=[_MAIN], css_classes=["ac-main"], **_WIDE
         )
-        self._classes = [
-            "ac-root",
-            *(["ac-embedded"] if embedded else []),
-            *(["ac-two-heads"] if len(head) > 1 else []),
-        ]
+        self._classes = ["ac-root", *(["ac-embedded"] if embedded else [])]
         self.root = pn.Column(
             *head,
             main,

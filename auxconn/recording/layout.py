@@ -59,6 +59,11 @@ class Gap(msgspec.Struct, frozen=True):
     """None when nobody can know."""
     why: str
 
+    def told(self, table: str) -> str:
+        """The gap in words."""
+        rows = "rows" if self.rows is None else f"{self.rows:,} rows"
+        return f"{rows} of {table}, {self.why}"
+
 
 class Footer(msgspec.Struct):
     """What a part says of itself."""

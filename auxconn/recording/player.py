@@ -21,7 +21,7 @@ from auxconn.frames import FrameStore
 from auxconn.packing import Values
 from auxconn.recording.opened import Recording
 from auxconn.recording.reel import Reel
-from auxconn.records import TABLES
+from auxconn.records import TABLES, Events
 from auxconn.source import Source
 from auxconn.wire import Ack
 
@@ -68,6 +68,12 @@ class Player:
         self._speed = _checked_speed(speed)
         self._clock = clock
         self._reels = [Reel(recording, table) for table in TABLES]
+        self._gaps = sorted(
+            (gap.at_s, gap.told(table))
+            for table in TABLES
+            for gap in recording.gaps_of(table)
+        )
+        self._gaps_told = 0
         self._lock = threading.RLock()
         self._wanted: float | None = None
         """A place that was asked for and is not reached yet."""
@@ -174,6 +180,7 @@ class Player:
         for reel in self._reels:
             for columns in reel.until(place):
                 self.store.put(reel.table, columns)
+        self._tell_gaps(place)
         with self._lock:
             # Only now: who sees it stopped finds the last rows in the store.
             if place >= self.ends and self._wanted is None:
@@ -189,6 +196,19 @@ class Player:
             for table, parts in found:
                 for columns in parts:
                     self.store.put(table, columns)
+            self._gaps_told = 0
+            self._tell_gaps(place)
+
+    def _tell_gaps(self, place: float) -> None:
+        """Tell what is missing where it is, or a plot would join two ends."""
+        while self._gaps_told < len(self._gaps):
+            at, text = self._gaps[self._gaps_told]
+            if at > place:
+                break
+            self._gaps_told += 1
+            event = Events(at, 0, "gap", f"not in the recording: {text}")
+            for engine, rank in self.recording.ranks:
+                self.store.append("events", [event], engine, rank)
 
     def _run(self) -> None:
         while not self._closed:

@@ -49,6 +49,12 @@ export function render({ model, el }) {
     send("seek", shown.place + move)
   })
 
+  // What else stays in place when the page is scrolled begins below the strip.
+  const page = () => el.getRootNode().host?.getRootNode().host
+  const size = new ResizeObserver(() => page()?.style.setProperty("--ac-head", `${52 + strip.offsetHeight}px`))
+  size.observe(strip)
+  model.on("remove", () => size.disconnect())
+
   follow(model, (state) => {
     shown = state
     put(play, state.playing ? "❚❚  Pause" : "▶  Play")

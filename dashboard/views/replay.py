@@ -51,7 +51,7 @@ class ReplayView:
         self._speeds = SPEEDS
         recording = player.recording
         gaps = [
-            [gap.at_s, _gap_words(table, gap)]
+            [gap.at_s, words.plain(f"missing: {gap.told(table)}", 300)]
             for table in TABLES
             for gap in recording.gaps_of(table)
         ]
@@ -104,8 +104,3 @@ class ReplayView:
             elif action == "speed" and value in self._speeds:
                 self._player.speed = value
         self.tell()
-
-
-def _gap_words(table: str, gap: Any) -> str:
-    rows = "rows" if gap.rows is None else words.plural(gap.rows, "row")
-    return words.plain(f"{rows} of {table} missing: {gap.why}", 300)

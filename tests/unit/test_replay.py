@@ -286,15 +286,29 @@ def test_the_strip_moves_the_replay_and_takes_no_nonsense(hub):
     dashboard.close()
 
 
-def test_gaps_stand_on_the_track(tmp_path):
+def test_gaps_stand_on_the_track_and_in_the_plots(tmp_path):
     taped = Taped(tmp_path / "r", rows=10)
     taped.steps(range(5))
     taped.steps(range(5, 40))
-    with Hub.replay(taped.close()) as hub:
+    recording = taped.close()
+    with Hub.replay(recording) as hub:
         dashboard = live(hub, start=False)
-        fixed = dashboard.replay.source.fixed
-        assert "25 rows of steps missing: overwritten in the store" in fixed
+        told = "25 rows of steps, overwritten in the store before they could be written"
+        assert f"missing: {told}" in dashboard.replay.source.fixed
         dashboard.close()
+    player, clock = played(recording)
+    clock.pass_(10)
+    player.tick()
+    assert player.store.events().empty
+    clock.pass_(30)
+    player.tick()
+    for _ in range(2):
+        events = player.store.events()
+        assert events.kind.tolist() == ["gap"]
+        assert events.text.tolist() == [f"not in the recording: {told}"]
+        assert (events.engine[0], events.t[0].timestamp()) == ("a", T0 + 39.1)
+        player.seek(player.ends)
+        player.tick()
 
 
 def test_a_recording_is_begun_and_ended_with_one_button(tmp_path):
