@@ -106,8 +106,8 @@ class Attachment:
     def apply_commands(self) -> int:
         """Carry out what has come over the attachment's own channel, and answer it.
 
-        The scheduler's probe calls this before each metadata is built, so that a lowered
-        capacity releases with it; an engine that takes no steps calls it itself.
+        The scheduler's probe calls this before metadata are built, so that a lowered
+        capacity releases with them; an engine that takes no steps calls it itself.
 
         Returns
         -------
@@ -271,6 +271,7 @@ def attach(
                 sink,
                 clock,
                 None if channel is None else attachment.apply_commands,
+                () if channel is None else channel.orders,
                 deferred=deferred,
             )
             attachment.scheduler_probe.attach()

@@ -22,7 +22,7 @@ import time
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 
 import msgspec
 
@@ -178,6 +178,11 @@ class Channel:
             commands = list(self._commands)
             self._commands.clear()
         return commands
+
+    @property
+    def orders(self) -> Sized:
+        """The commands that have come, to see whether there are any; it stays the same."""
+        return self._commands
 
     def ack(self, command: Command | int, ok: bool, text: str = "") -> None:
         """Answer a command that was carried out (`ok`) or refused, and say how or why."""

@@ -9,7 +9,7 @@ up too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from time import perf_counter_ns
 from typing import Any
 
@@ -41,17 +41,24 @@ class Calls:
     guard
         Where failures go.
     before_step
-        Called before each metadata is built.
+        Called before metadata are built while there are `orders`.
+    orders
+        What `before_step` sees to; empty in nearly all steps.
     """
 
     def __init__(
-        self, follower: Any, guard: Guard, before_step: Callable[[], object] | None
+        self,
+        follower: Any,
+        guard: Guard,
+        before_step: Callable[[], object] | None,
+        orders: Sized,
     ) -> None:
         self.ns = [0] * 8
         """Nanoseconds since the last row, by what they count for; see `take`."""
         self._follower = follower
         self._failed = guard.failed
         self._before_step = before_step
+        self._orders = orders
         self._hooks = Hooks()
         self._capping = False
         self._outputs: SampledTime | None = None
@@ -153,7 +160,7 @@ class Calls:
 
         def build_connector_meta(*args: Any, **kwargs: Any) -> Any:
             started = perf_counter_ns()
-            if self._before_step is not None:
+            if self._orders and self._before_step is not None:
                 try:
                     self._before_step()
                 except Exception:  # noqa: BLE001 - the engine must not see it

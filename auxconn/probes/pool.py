@@ -52,6 +52,7 @@ class PoolProbe:
         self._left: list[bytes] = []
         self._note: Any = self._left.append
         self._emptied = self._paid = 0
+        self._price = price()
         self._popped = -1
         self._map: Any = None
         self._active = True
@@ -113,7 +114,7 @@ class PoolProbe:
     def spent(self) -> int:
         """Nanoseconds the hottest hook has taken since the last call, as estimated."""
         calls, self._paid = self._emptied - self._paid, self._emptied
-        return calls * price()
+        return calls * self._price
 
     def recount(self) -> None:
         """Count the free blocks that hold nothing, one by one."""

@@ -40,6 +40,7 @@ class SampledTime:
         self._until_next = 0
         self._calls = self._ns = 0
         self._ns_per_call = 0.0
+        self._price = price()
 
     def install(self) -> None:
         """Begin with the next step; raises `UnknownConnectorError` if the hook doesn't fit."""
@@ -75,7 +76,7 @@ class SampledTime:
             self._until_next = EVERY - 1
         else:
             self._begin()
-        return spent, timed * price()
+        return spent, timed * self._price
 
     def _begin(self) -> None:
         self._until_next = self._calls = self._ns = 0

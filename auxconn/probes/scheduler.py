@@ -14,7 +14,7 @@ moves what it touches.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from time import perf_counter
 from typing import Any
 
@@ -52,8 +52,8 @@ class SchedulerProbe:
         Where the records go.
     clock
         Shared with the worker's probe when both are of one process.
-    before_step
-        Called in the scheduler's thread before each metadata is built.
+    before_step, orders
+        Called in the scheduler's thread before metadata are built while there are orders.
     deferred
         True leaves making rows to whoever calls `flush`, False makes them at each step.
 
@@ -69,6 +69,7 @@ class SchedulerProbe:
         sink: Sink,
         clock: StepClock | None = None,
         before_step: Callable[[], object] | None = None,
+        orders: Sized = (),
         *,
         deferred: bool = False,
     ) -> None:
@@ -84,7 +85,7 @@ class SchedulerProbe:
         self._deferred = deferred
         self._connector = view.connector
         self._retained = view.retained
-        self._calls = Calls(self, self.guard, before_step)
+        self._calls = Calls(self, self.guard, before_step, orders)
         self._pool = PoolProbe(view, self.guard)
         self._lookups = LookupLog(view.block_size, view.has_rows)
         self._loading: dict[str, None] = {}
