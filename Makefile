@@ -8,7 +8,7 @@ BIN := .venv/bin
 SETUP := $(PYTHON) scripts/setup_env.py
 
 .DEFAULT_GOAL := help
-BENCHES := connector scheduler_step worker_probe kv_events stream cluster lab_overhead tick
+BENCHES := connector scheduler_step worker_probe kv_events stream cluster fuzz lab_overhead tick
 
 .PHONY: help demo setup test lint format types unit engine browser bench docs \
         screenshots lock clean

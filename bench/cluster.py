@@ -101,7 +101,7 @@ def asleep(collecting: Collecting, seconds: float) -> bool:
         raise RuntimeError("the collector did not come up")
     rate = RANKS * STEPS_PER_S
     before = collecting.told()
-    resident = [_rss_mib()]
+    resident = [rss_mib()]
     sent = slowest = 0
     with collecting.asleep():
         start = time.perf_counter()
@@ -113,7 +113,7 @@ def asleep(collecting: Collecting, seconds: float) -> bool:
                     channel.emit(table, record)
                 slowest = max(slowest, time.perf_counter_ns() - began)
                 sent += 1
-            resident.append(_rss_mib())
+            resident.append(rss_mib())
             time.sleep(0.01)
     channel.close(timeout=20)
     dropped = sum(channel.dropped.values())
@@ -133,7 +133,7 @@ def asleep(collecting: Collecting, seconds: float) -> bool:
     return arrived + dropped == sent * PER_STEP and grown <= MOST_MIB
 
 
-def _rss_mib() -> float:
+def rss_mib() -> float:
     """Resident memory of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 2**20

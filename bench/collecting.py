@@ -35,7 +35,8 @@ def told(collector: Collector) -> dict[str, Any]:
 
 def main() -> None:
     """Say the address, and answer each line of the input with what came so far."""
-    with Collector(*sys.argv[1:]) as collector:
+    bind = sys.argv[1] if len(sys.argv) > 1 else "tcp://127.0.0.1:*"
+    with Collector(bind) as collector:
         print(collector.address, flush=True)
         for _ in sys.stdin:
             print(json.dumps(told(collector)), flush=True)
