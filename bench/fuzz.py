@@ -26,7 +26,7 @@ from auxconn.wire import Ack, Batch, Beat, Bye, Hello, Progress
 from bench.cluster import rss_mib, step
 
 PEERS = 8
-MOST_MIB = 64
+MOST_MIB = 128
 """What the process may grow by; its rings fill meanwhile."""
 
 
