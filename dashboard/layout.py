@@ -47,6 +47,8 @@ class ViewSettings:
             label="History, rows a table",
             options={words.whole(n): n for n in sorted({*HISTORY, hub.rows})},
             value=hub.rows,
+            # Fewer rows take history from everybody: not for who may only look.
+            disabled=hub.read_only,
             stylesheets=css,
             **_WIDE,
         )
@@ -76,7 +78,7 @@ class ViewSettings:
             self.note.object = text
 
     def _resize(self, event: Any) -> None:
-        if event.new != self._hub.rows:
+        if event.new != self._hub.rows and not self._hub.read_only:
             self._hub.resize(int(event.new))
             self.tell()
 

@@ -358,7 +358,7 @@ class Dashboard(pn.viewable.Viewer):
         elif action == RESTART:
             self.hub.restart_lab()
             self.draw()
-        elif action == "clear":
+        elif action == "clear" and not self.hub.read_only:
             self.hub.clear()
             self.draw()
         elif action == "controls":
@@ -480,7 +480,8 @@ class Dashboard(pn.viewable.Viewer):
                     "on this page is kept.",
                 }
             )
-        if self.replay is None:
+        # The history is everybody's: who may only look must not take it from the others.
+        if self.replay is None and not self.hub.read_only:
             found.append(
                 {
                     "label": "Clear history",

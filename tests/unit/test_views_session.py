@@ -238,6 +238,21 @@ def test_history_is_forgotten_when_asked(page):
     assert len(dashboard.lookups.source.shown["rows"]) == 12
 
 
+def test_who_only_looks_takes_no_history_from_the_others(page):
+    page.hub.read_only = True
+    dashboard = page.tick(100)
+    assert all(one["action"] != "clear" for one in dashboard._menu())
+    dashboard.act("clear")
+    assert page.store.version("steps") == 100
+    assert page.store.kept("steps") == 100
+    other = live(page.hub, start=False)
+    assert other.settings.history.disabled
+    before = page.hub.rows
+    other.settings.history.value = 10_000
+    assert page.hub.rows == before
+    other.close()
+
+
 def test_history_length_is_shared(page):
     other = live(page.hub, start=False)
     page.dashboard.settings.history.value = 10_000
