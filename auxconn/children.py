@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -19,8 +18,13 @@ from collections import deque
 from types import TracebackType
 from typing import IO, Self
 
+from auxconn.sessions import kill
+
 TAIL_LINES = 200
 """Lines of the child's output that are kept for error reports."""
+
+KILL_SECONDS = 2.5
+"""How long the end of what a child left behind may take."""
 
 STOP_SECONDS = 8.0
 """How long `stop` waits for an orderly end; the child gives itself less."""
@@ -172,6 +176,5 @@ def _sweep(pid: int) -> None:
 
 def _end_group(pid: int) -> None:
     """End what is left of the processes of a child that has ended."""
-    # The number is not given to another process while the group has members.
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+    # The number is not given to another process while the session has members.
+    kill(pid, KILL_SECONDS)

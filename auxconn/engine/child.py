@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import http.client
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -63,6 +65,7 @@ class Supervisor:
         self.guardian.interruptible = False
         self.start = Start(self._progress)
         self._server: subprocess.Popen[str] | None = None
+        self._folder = ""
         self._load: threading.Thread | None = None
         self._tally: Tally | None = None
         self._said = ""
@@ -86,6 +89,9 @@ class Supervisor:
         model = model_folder(job.config)
         port = job.port or _free_port()
         self.start.enter("import")
+        # What vLLM writes beside its memory goes with the engine.
+        self._folder = tempfile.mkdtemp(prefix="auxconn-")
+        environment = {**os.environ, "TMPDIR": self._folder}
         self._server = subprocess.Popen(
             command(job.config, model, port),
             stdin=subprocess.DEVNULL,
@@ -93,7 +99,7 @@ class Supervisor:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            env=variables(job.config, job.address, job.engine, dict(os.environ)),
+            env=variables(job.config, job.address, job.engine, environment),
         )
         assert self._server.stdout is not None
         threading.Thread(
@@ -183,6 +189,8 @@ class Supervisor:
             killed = end_all(self._server)
             if killed:
                 say(f"killed {killed} processes that did not end by themselves")
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
         if self._load is not None:
             self._load.join(0.5)
         say(f"ended: {reason}")

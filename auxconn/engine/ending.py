@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import signal
 import subprocess
 import time
-from pathlib import Path
+
+from auxconn.sessions import kill, members
 
 VLLM_SECONDS = 3
 """How long vLLM's server gives its engine to end, before it kills it."""
@@ -21,7 +21,7 @@ VLLM_SECONDS = 3
 ORDERLY_SECONDS = 6.0
 """How long all of vLLM has for an orderly end."""
 
-KILL_SECONDS = 1.5
+KILL_SECONDS = 2.5
 """How long killed processes are waited for."""
 
 END_SECONDS = 10.0
@@ -35,25 +35,6 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def session_members() -> list[int]:
-    """Processes of this one's session, without itself and those that only wait to be reaped."""
-    session, own = os.getsid(0), os.getpid()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == own:
-            continue
-        try:
-            # The name is in brackets, and may have brackets and blanks in it.
-            state, _, _, sid = (
-                (entry / "stat").read_text().rpartition(")")[2].split()[:4]
-            )
-        except (OSError, ValueError):
-            continue
-        if int(sid) == session and state not in "ZX":
-            found.append(int(entry.name))
-    return found
-
-
 def end_all(server: subprocess.Popen[str]) -> int:
     """End vLLM's server and everything of this session; returns how many had to be killed.
 
@@ -62,16 +43,9 @@ def end_all(server: subprocess.Popen[str]) -> int:
     if server.poll() is None:
         server.terminate()
     _wait_until_gone(server, ORDERLY_SECONDS)
-    killed: set[int] = set()
-    end = time.monotonic() + KILL_SECONDS
-    while (left := session_members()) and time.monotonic() < end:
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        killed.update(left)
-        time.sleep(0.02)
+    killed = kill(os.getsid(0), KILL_SECONDS)
     _reap(server)
-    return len(killed)
+    return killed
 
 
 def _wait_until_gone(server: subprocess.Popen[str], seconds: float) -> None:
@@ -79,7 +53,7 @@ def _wait_until_gone(server: subprocess.Popen[str], seconds: float) -> None:
     while time.monotonic() < end:
         # An orphan that has ended waits for this process to take note.
         _reap(server)
-        if server.poll() is not None and not session_members():
+        if server.poll() is not None and not members(os.getsid(0)):
             return
         time.sleep(0.05)
 

@@ -32,14 +32,15 @@ REQUESTS = list(workloads.grpo(**WORKLOAD))
 TIER = 200
 
 
-def run_inside(tier: int) -> subprocess.Popen[str]:
+def run_inside(tier: int, folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "tests.engine.real_engine_run", str(tier)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        # vLLM leaves a file there, which goes with the folder.
+        env={**os.environ, "PYTHONWARNINGS": "ignore", "TMPDIR": str(folder)},
     )
 
 
@@ -51,9 +52,10 @@ def result_of(process: subprocess.Popen[str]) -> dict:
 
 
 @pytest.fixture(scope="module")
-def inside() -> tuple[dict, dict]:
+def inside(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, dict]:
     """What an engine said and the frames held: without the tier, and with it."""
-    processes = [run_inside(0), run_inside(TIER)]
+    folder = tmp_path_factory.mktemp("inside")
+    processes = [run_inside(tier, folder) for tier in (0, TIER)]
     try:
         without, with_tier = map(result_of, processes)
     finally:

@@ -1,10 +1,18 @@
-"""A child that starts a process, which ignores what ends others, and waits."""
+"""A child that starts a process, which ignores what ends others and has shared memory."""
 
 import subprocess
 import sys
 import time
 
+GRANDCHILD = """
+import signal, time
+from multiprocessing import shared_memory
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+memory = shared_memory.SharedMemory(create=True, size=1000)
+print(memory.name, flush=True)
+time.sleep(60)
+"""
+
 print(sys.stdin.readline().strip())
-code = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"
-print(subprocess.Popen([sys.executable, "-c", code]).pid)
+print(subprocess.Popen([sys.executable, "-c", GRANDCHILD]).pid)
 time.sleep(60)

@@ -298,11 +298,12 @@ def test_what_a_child_leaves_behind_is_ended_with_it(how):
     child = Echo()
     with child:
         end = time.monotonic() + 20
-        while "\n" not in child.output:
+        while len(lines := child.output.splitlines()) < 3:
             assert time.monotonic() < end, child.output
             time.sleep(0.02)
-        said, left = child.output.splitlines()
+        said, left, memory = lines
         assert said == "the job"
+        assert Path("/dev/shm", memory).exists()
         grandchild = psutil.Process(int(left))
         assert grandchild.is_running()
         if how == "killed":
@@ -311,4 +312,8 @@ def test_what_a_child_leaves_behind_is_ended_with_it(how):
             assert child.stop() == -signal.SIGTERM
         gone, _ = psutil.wait_procs([grandchild], timeout=10)
         assert gone
+        # Its tracker was let give it back, which takes a moment.
+        while Path("/dev/shm", memory).exists():
+            assert time.monotonic() < end
+            time.sleep(0.02)
     assert not child.alive
