@@ -87,7 +87,7 @@ class Supervisor:
         job = self.job
         self.start.enter("spawn")
         model = model_folder(job.config)
-        port = job.port or _free_port()
+        port = _free_port(job.port)
         self.start.enter("import")
         # What vLLM writes beside its memory goes with the engine.
         self._folder = tempfile.mkdtemp(prefix="auxconn-")
@@ -198,9 +198,24 @@ class Supervisor:
             self.channel.close(reason)
 
 
-def _free_port() -> int:
+def _free_port(wanted: int) -> int:
+    """Return the port, any free one for 0; who listens on it already is not to be asked.
+
+    Raises
+    ------
+    OSError
+        When it is taken.
+    """
     with socket.socket() as probe:
-        probe.bind((HOST, 0))
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, wanted))
+        except OSError as problem:
+            raise OSError(
+                problem.errno,
+                f"port {wanted} of {HOST} is taken ({problem.strerror}); end what uses it, or "
+                "choose another: --port 0 takes a free one",
+            ) from problem
         return int(probe.getsockname()[1])
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 
 from auxconn.children import Child
 from auxconn.cli import app
-from auxconn.engine.command import config_of, demo_job, workload_of
+from auxconn.engine.command import config_of, demo_job, run, workload_of
 from auxconn.engine.config import DEMO_WORKLOAD, EngineConfig
 from auxconn.engine.job import Job
 from auxconn.engine.load import Load, tokens_of
@@ -278,6 +279,17 @@ def test_a_page_runs_an_engine_that_reports_to_it(monkeypatch):
     assert made[0].stopped == 1
     with pytest.raises(OSError, match="no more"):
         Hub.engine(Job(EngineConfig(), engine="broken"))
+
+
+def test_a_port_that_is_taken_is_said_at_once():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        said = []
+        assert run(Job(EngineConfig(), port=port), said.append) == 1
+    assert f"port {port} of 127.0.0.1 is taken" in "\n".join(said)
+    assert "--port 0" in "\n".join(said)
 
 
 class Echo(Child):
