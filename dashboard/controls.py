@@ -8,12 +8,15 @@ undone. One that the engine does not obey is disabled and says why.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import panel as pn
+import param
 
+from auxconn.checks import check_capacity
 from auxconn.lab.workload_specs import KINDS
 
 from . import changes
@@ -27,6 +30,9 @@ from .views.parameters import ParametersView
 BLOCK_SIZES = (4, 8, 16, 32, 64, 128)
 
 LEAST_CAPACITY = 8
+
+ARMED_SECONDS = 6.0
+"""How long a button that asks for a second click waits for it."""
 
 
 class Controls:
@@ -54,14 +60,23 @@ class Controls:
         self._state: Any = None
         self._said: tuple[Any, Any, Any] = ("", None, None)
         self._capacity: int | None = None
+        self._armed_until = 0.0
         css = [asset("widgets.css")]
         wide: dict[str, Any] = {
             "sizing_mode": "stretch_width",
             "margin": 0,
             "stylesheets": css,
         }
+        # Without limits of their own: a browser swallows a number beyond one without a
+        # word, and what the engine takes is told by who refuses it.
         self.capacity = pn.widgets.IntInput(
-            label="", value=0, start=1, step=16, width=104, margin=0, stylesheets=css
+            label="",
+            value=0,
+            step=16,
+            width=104,
+            margin=0,
+            align="end",
+            stylesheets=css,
         )
         self.slider = pn.widgets.FloatSlider(
             label="",
@@ -80,13 +95,13 @@ class Controls:
             label="Hash block size", options={"as the block": 0}, **wide
         )
         self.num_blocks = pn.widgets.IntInput(
-            label="Pool, blocks", value=0, start=2, step=128, **wide
+            label="Pool, blocks", value=0, step=128, **wide
         )
         self.kv_tier = pn.widgets.RadioButtonGroup(
             label="KV tier", options={"off": False, "on": True}, value=False, **wide
         )
         self.kv_tier_blocks = pn.widgets.IntInput(
-            label="KV tier, blocks", value=0, start=0, step=512, **wide
+            label="KV tier, blocks", value=0, step=512, **wide
         )
         self.connector = pn.widgets.RadioButtonGroup(
             label="Connector", options=["auxconn", "vllm"], value="auxconn", **wide
@@ -154,6 +169,8 @@ class Controls:
     def update(self, snapshot: Snapshot) -> bool:
         """Take over facts that have changed; False when nothing has."""
         self._snapshot = snapshot
+        if self._armed_until and time.monotonic() > self._armed_until:
+            self._disarm()
         came = self._steering.poll()
         facts = {name: snapshot.facts.get(name) for name in _SHOWN}
         facts["capacity"] = self._capacity_in_force(snapshot)
@@ -164,6 +181,7 @@ class Controls:
             if value != self._facts.get(name)
         }
         if came or changed or state != self._state:
+            self._steering.overtaken(self._facts, changed)
             self._facts, self._state = facts, state
             refused = came and any(
                 one.state == "refused" for one in self._steering.outcomes.values()
@@ -196,18 +214,18 @@ class Controls:
                 continue
             if name == "capacity":
                 self._slider_room(int(value))
-                self.capacity.value = int(value)
+                _put(self.capacity, int(value))
                 self.slider.value = float(np.log2(max(int(value), LEAST_CAPACITY)))
             elif name == "block_size":
                 self._block_sizes(int(value))
             elif name == "hash_block_size":
                 self._hash_sizes()
             elif name == "num_blocks":
-                self.num_blocks.value = int(value)
+                _put(self.num_blocks, int(value))
             elif name == "kv_tier_blocks":
                 self._tier = int(value) or self._tier
                 self.kv_tier.value = bool(value)
-                self.kv_tier_blocks.value = int(value)
+                _put(self.kv_tier_blocks, int(value))
             elif name == "connector" and value in self.connector.options:
                 self.connector.value = value
             elif name == "workload":
@@ -304,9 +322,13 @@ class Controls:
         """Do `change` when the user moved a widget, not when an engine's fact did."""
 
         def changed(event: Any) -> None:
-            if not self._quiet and event.new is not None:
-                change(event.new)
-                self._tell()
+            if self._quiet:
+                return
+            if event.new is None:  # a box that was emptied
+                self._quietly(self._adopt, self._facts)
+                return
+            change(event.new)
+            self._tell()
 
         return changed
 
@@ -326,6 +348,12 @@ class Controls:
             self._tell_capacity()
 
     def _change_capacity(self, blocks: int) -> None:
+        try:
+            check_capacity(blocks)
+        except ValueError as problem:
+            self._steering.refuse("capacity", str(problem))
+            self._quietly(self._adopt, {"capacity": self._facts.get("capacity")})
+            return
         self._quietly(setattr, self.capacity, "value", blocks)
         self._quietly(
             setattr, self.slider, "value", float(np.log2(max(blocks, LEAST_CAPACITY)))
@@ -355,11 +383,16 @@ class Controls:
 
     def _ask_reset(self) -> None:
         """A reset cannot be undone: the first click asks, the second one does it."""
-        if self.reset.label.startswith("Reset"):
+        if not self._armed_until:
             self.reset.label = "Empties all caches: click again"
+            self._armed_until = time.monotonic() + ARMED_SECONDS
             return
-        self.reset.label = "Reset prefix cache"
+        self._disarm()
         self._run("prefix cache reset", "reset_prefix_cache")
+
+    def _disarm(self) -> None:
+        self.reset.label = "Reset prefix cache"
+        self._armed_until = 0.0
 
     def _run(self, what: str, command: str, **args: Any) -> None:
         if self._snapshot is not None and command in self._snapshot.commands:
@@ -414,6 +447,16 @@ _BY_COMMAND = {
     "step": ("step",),
     "reset_prefix_cache": ("reset",),
 }  # fmt: skip
+
+
+def _put(box: Any, number: int) -> None:
+    """Show a number in a box, as if it had been entered last.
+
+    Otherwise the number that was entered before, entered again, would be no news to it.
+    """
+    box.value = number
+    with param.edit_constant(box):
+        box.value_throttled = number
 
 
 def _blocks(power: float) -> int:

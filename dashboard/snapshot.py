@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -45,6 +46,9 @@ KEEP_SECONDS = 60.0
 
 RECENT_SECONDS = 5.0
 """Rates are means over the last so many seconds: steady enough to be read."""
+
+UNWATCHED_SECONDS = 10.0
+"""Without a look for so long, nobody was watching."""
 
 SKEW_SECONDS = 3.0
 """Rows that are older than this when they arrive are of a clock that differs from ours."""
@@ -232,6 +236,10 @@ class Reader:
         self._totals: collections.Counter[str] = collections.Counter()
         self._events: collections.deque[Event] = collections.deque(maxlen=EVENTS)
         self._lost: collections.Counter[str] = collections.Counter()
+        self._looked = -math.inf
+        """When somebody looked last, monotonic seconds."""
+        self._watched = False
+        """Whether somebody has looked all the time since then."""
         self.newest = float("nan")
         """Clock of the newest row."""
         self.lag = 0.0
@@ -245,6 +253,9 @@ class Reader:
 
     def advance(self) -> None:
         """Take in what has come since the last call."""
+        now = time.monotonic()
+        self._watched = now - self._looked < UNWATCHED_SECONDS
+        self._looked = now
         for table in PLANS:
             self._follow(table)
         self._follow_events()
@@ -314,7 +325,8 @@ class Reader:
             names = ("t", *PLANS[table].read, *PLANS[table].also)
         delta = self._since(table, seen, names)
         self._seen[table] = delta.version
-        self._lost[table] += delta.lost if seen else 0
+        # What was overwritten while nobody had the page open is no loss to anybody.
+        self._lost[table] += delta.lost if seen and self._watched else 0
         if delta.cleared:
             self._clear(table)
         t = delta.columns["t"]

@@ -24,6 +24,10 @@ UNDO_DEPTH = 50
 """Changes that can be put back, newest first."""
 
 
+_FACT_OF = {"blocks": "capacity"}
+"""Facts that commands have under another name."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Change:
     """One thing a user has asked for."""
@@ -115,6 +119,30 @@ class Steering:
         command, args, what = last.back
         self.ask(Change(last.control, what, command, args))
         return True
+
+    def overtaken(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """Forget changes of ours that somebody else has changed since.
+
+        To put them back would undo what the other one did, unseen.
+
+        Parameters
+        ----------
+        before
+            Facts of the engine.
+        now
+            Those of them that are others now.
+        """
+        for control in {change.control for change in self._undo}:
+            if self.waits(control):
+                continue
+            newest = next(one for one in reversed(self._undo) if one.control == control)
+            asked = {_FACT_OF.get(name, name): to for name, to in newest.args.items()}
+            if any(
+                name in now and before.get(name) == to != now[name]
+                for name, to in asked.items()
+            ):
+                self._undo = [one for one in self._undo if one.control != control]
+                self.outcomes.pop(control, None)
 
     def forget(self) -> None:
         """Another engine: what was done to the one before cannot be put back here."""

@@ -21,7 +21,7 @@ THIN = "\N{NARROW NO-BREAK SPACE}"
 
 RUN_END = {
     "whole": "nothing missing",
-    "never_seen": "first block never seen",
+    "never_seen": "next block never seen",
     "evicted": "left the GPU, not retained",
     "short": "rest shorter than a block",
     "last_token": "only the last token left",

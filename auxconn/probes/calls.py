@@ -17,10 +17,10 @@ from auxconn.probes.guard import Guard
 from auxconn.probes.hooks import Hooks
 from auxconn.probes.sampled import SampledTime
 
-BUILD, HIT, CAP, LOADING, OUTPUT, FINISHED, PROBE, OTHER = range(8)
-"""What nanoseconds are counted for, in the order of the columns of `steps`."""
+HIT, CAP, LOADING, FINISHED, PROBE, OTHER = range(6)
+"""What nanoseconds are counted for."""
 
-_NO_TIME = (0,) * 8
+NO_TIME = (0,) * 6
 
 _FOLLOWED: tuple[tuple[str, int, str, tuple[str, ...]], ...] = (
     ("max_cache_hit", HIT, "on_lookup", ("request",)),
@@ -53,17 +53,17 @@ class Calls:
         before_step: Callable[[], object] | None,
         orders: Sized,
     ) -> None:
-        self.ns = [0] * 8
-        """Nanoseconds since the last row, by what they count for; see `take`."""
+        self.ns = [0] * 6
+        """Nanoseconds since the last row, by what they count for. Each call that is
+        followed adds to those of the probe: while they are 0 there was none."""
         self._follower = follower
         self._failed = guard.failed
         self._before_step = before_step
         self._orders = orders
         self._hooks = Hooks()
         self._capping = False
-        self._outputs: SampledTime | None = None
-        self._scheduled = 0
-        """Requests of the newest step, each of which gets its output taken."""
+        self.outputs: Any = None
+        """The `SampledTime` of `take_output`, while the hooks are there."""
 
     def install(self, connector: Any, kv_cache_manager: Any) -> None:
         """Put the hooks in; raises `UnknownConnectorError` when they don't fit."""
@@ -76,8 +76,8 @@ class Calls:
             self._cap_external_hit,
             ("request", "num_local", "num_external"),
         )
-        self._outputs = SampledTime(connector, "take_output", ("request", "output"))
-        self._outputs.install()
+        self.outputs = SampledTime(connector, "take_output", ("request", "output"))
+        self.outputs.install()
         wrap(
             connector,
             "build_connector_meta",
@@ -93,21 +93,11 @@ class Calls:
 
     def remove(self) -> None:
         """Take the hooks away."""
-        if self._outputs is not None:
-            self._outputs.remove()
-            self._outputs = None
+        if self.outputs is not None:
+            self.outputs.remove()
+            self.outputs = None
         self._hooks.restore()
         self._before_step = None
-
-    def take(self, scheduled: int) -> list[int]:
-        """Nanoseconds since the last call; a step of `scheduled` requests begins."""
-        ns = self.ns[:]
-        self.ns[:] = _NO_TIME
-        if self._outputs is not None:
-            ns[OUTPUT], own = self._outputs.take(self._scheduled)
-            ns[PROBE] += own
-            self._scheduled = scheduled
-        return ns
 
     def _followed(
         self, name: str, column: int, follow: str
@@ -156,24 +146,21 @@ class Calls:
         return cap_external_hit
 
     def _build_connector_meta(self, original: Any) -> Callable[..., Any]:
-        ns, failed, follower = self.ns, self._failed, self._follower
+        failed, follower = self._failed, self._follower
 
-        def build_connector_meta(*args: Any, **kwargs: Any) -> Any:
-            started = perf_counter_ns()
+        # Once a step, in the middle of the scheduler, where all of it is cold: every object
+        # that is touched costs more than what is done with it.
+        def build_connector_meta(scheduler_output: Any, requests: Any) -> Any:
             if self._orders and self._before_step is not None:
                 try:
                     self._before_step()
                 except Exception:  # noqa: BLE001 - the engine must not see it
                     failed("commands")
             begun = perf_counter_ns()
-            metadata = original(*args, **kwargs)
+            metadata = original(scheduler_output, requests)
             ended = perf_counter_ns()
             try:
-                ns[BUILD] += ended - begun
-                ns[PROBE] += begun - started
-                follower.on_build(metadata, *args, **kwargs)
-                # The row has left: what this took belongs to the next one.
-                ns[PROBE] += perf_counter_ns() - ended
+                follower.on_build(metadata, scheduler_output, begun, ended)
             except Exception:  # noqa: BLE001 - the engine must not see it
                 failed("build_connector_meta")
             return metadata

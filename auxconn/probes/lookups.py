@@ -178,7 +178,8 @@ class LookupLog:
         self._request: Any = None
         self._hit = self._local = self._offered = self._accepted = 0
         self._tries: dict[str, int] = {}
-        self._admitted: list[Looked] = []
+        self.admitted_now: list[Looked] = []
+        """Admissions since `take`."""
 
     def looked(self, hit: int, request: Any) -> None:
         """`max_cache_hit(request)` has answered `hit`."""
@@ -211,7 +212,7 @@ class LookupLog:
             or len(hashes) < tokens
             or self._has_rows(hashes[tokens - 1])
         )
-        self._admitted.append(
+        self.admitted_now.append(
             (
                 request,
                 tokens,
@@ -230,12 +231,8 @@ class LookupLog:
 
     def take(self) -> list[Looked]:
         """Admissions since the last call, in order."""
-        taken = self._admitted
-        if taken:
-            self._admitted = []
-            return taken
-        # Not the list itself, which goes on being written.
-        return []
+        taken, self.admitted_now = self.admitted_now, []
+        return taken
 
     def forget(self, request_id: str) -> None:
         """The request has ended."""

@@ -8,6 +8,7 @@ and the scribe makes the rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -43,12 +44,8 @@ class Note(msgspec.Struct):
     """Monotonic seconds, for ages."""
     step: int
     metadata: Any
-    scheduled: int
-    """Requests scheduled."""
-    tokens: int
-    """Tokens scheduled."""
-    new: Any
-    """The scheduler output's new requests."""
+    output: Any
+    """The scheduler's output: what is read of it doesn't change any more."""
     running: int
     waiting: int
     free: int
@@ -57,8 +54,16 @@ class Note(msgspec.Struct):
     """Those of them that hold nothing cached."""
     retained: int
     capacity: int
-    ns: list[int]
-    """As in `auxconn.probes.calls`."""
+    build_ns: int
+    """Nanoseconds in `build_connector_meta`."""
+    ns: Sequence[int]
+    """In the other calls since the note before, as in `auxconn.probes.calls`."""
+    own_ns: int
+    """Of the probe itself in this place, at the note before."""
+    taken: tuple[int, int] | None
+    """Nanoseconds in `take_output` and how often it was called, if that was timed."""
+    emptied: int
+    """Blocks that the pool's hottest hook has seen, in all."""
     looked: list[Looked]
     loads: list[Load]
     """In order, ends of loads and their beginnings."""

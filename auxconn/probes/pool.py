@@ -18,7 +18,7 @@ from typing import Any
 
 from auxconn.probes.access import ConnectorView
 from auxconn.probes.guard import Guard
-from auxconn.probes.hooks import Hooks, price
+from auxconn.probes.hooks import Hooks
 
 Log = list[tuple[list[bytes], list[bytes] | None]]
 """What happened in the prefix cache, in order: what left, and then what was cached.
@@ -48,11 +48,10 @@ class PoolProbe:
         self._view = view
         self._guard = guard
         self._hooks = Hooks()
-        self._log: Log = []
-        self._left: list[bytes] = []
-        self._note: Any = self._left.append
-        self._emptied = self._paid = 0
-        self._price = price()
+        self.log: Log = []
+        self.left: list[bytes] = []
+        self._note: Any = self.left.append
+        self.emptied = 0
         self._popped = -1
         self._map: Any = None
         self._active = True
@@ -91,30 +90,21 @@ class PoolProbe:
         self._active = False
         self._note = _ignore
         self._hooks.restore()
-        self._log, self._left = [], []
+        self.log, self.left = [], []
 
     def take(self) -> Log:
         """Take the log of what happened since the last call."""
-        if self._left:
+        if self.left:
             self._close([])
-        log = self._log
-        if not log:
-            # Not the list itself, which goes on being written.
-            return []
-        self._log = []
+        log, self.log = self.log, []
         return log
 
     def _close(self, came: list[bytes] | None) -> None:
         """Note what came after all that has left so far."""
         if self._active:
-            self._log.append((self._left, came))
-            self._left = []
-            self._note = self._left.append
-
-    def spent(self) -> int:
-        """Nanoseconds the hottest hook has taken since the last call, as estimated."""
-        calls, self._paid = self._emptied - self._paid, self._emptied
-        return calls * self._price
+            self.log.append((self.left, came))
+            self.left = []
+            self._note = self.left.append
 
     def recount(self) -> None:
         """Count the free blocks that hold nothing, one by one."""
@@ -139,7 +129,7 @@ class PoolProbe:
                     if block_id != self._popped:
                         # A block can have several keys; they are popped in a row.
                         self._popped = block_id
-                        self._emptied += 1
+                        self.emptied += 1
                     if key not in cache:
                         self._note(key)
             except Exception:  # noqa: BLE001 - the engine must not see it
@@ -161,7 +151,7 @@ class PoolProbe:
                 if block is not None:
                     if block_id != self._popped:
                         self._popped = block_id
-                        self._emptied += 1
+                        self.emptied += 1
                     # The key of an incomplete block is not that of a KV block.
                     whole = block.block_hash == key and (
                         (block.block_hash_num_tokens or 0) % size == 0
@@ -178,11 +168,11 @@ class PoolProbe:
         failed = self._guard.failed
 
         def get_new_blocks(num_blocks: int) -> Any:
-            before = self._emptied
+            before = self.emptied
             self._popped = -1
             blocks = original(num_blocks)
             try:
-                self.unhashed_free -= len(blocks) - (self._emptied - before)
+                self.unhashed_free -= len(blocks) - (self.emptied - before)
             except Exception:  # noqa: BLE001 - the engine must not see it
                 failed("get_new_blocks")
             return blocks
@@ -224,12 +214,12 @@ class PoolProbe:
 
     def _move_block_hashes(self, original: Any) -> Any:
         def move_block_hashes(*args: Any, **kwargs: Any) -> Any:
-            before = len(self._left)
+            before = len(self.left)
             try:
                 return original(*args, **kwargs)
             finally:
                 # The hashes have another block now; nothing has left.
-                del self._left[before:]
+                del self.left[before:]
 
         return move_block_hashes
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from time import perf_counter_ns
 from typing import Any
 
-from auxconn.probes.hooks import Hooks, price
+from auxconn.probes.hooks import Hooks
 
 EVERY = 16
 """Steps of which the calls of one are timed, beginning with the first."""
@@ -37,10 +37,9 @@ class SampledTime:
         self._hooks = Hooks()
         self._hook: Any = None
         """The hook in use; one that had to stay where it was does nothing."""
-        self._until_next = 0
+        self.until_next = 0
+        """Steps before one whose calls are timed; 0 in that one."""
         self._calls = self._ns = 0
-        self._ns_per_call = 0.0
-        self._price = price()
 
     def install(self) -> None:
         """Begin with the next step; raises `UnknownConnectorError` if the hook doesn't fit."""
@@ -51,35 +50,28 @@ class SampledTime:
         self._hook = None
         self._hooks.restore()
 
-    def take(self, calls: int) -> tuple[int, int]:
-        """End a step.
-
-        Parameters
-        ----------
-        calls
-            How often the method was called in it, as far as known.
+    def turn(self) -> tuple[int, int] | None:
+        """End a step in which the calls may have been timed, and begin the next.
 
         Returns
         -------
-        spent, own
-            Nanoseconds in the method, and what was added to them by timing.
+        Nanoseconds in the method and how often it was called, None when it was not timed.
         """
-        if self._until_next:
-            self._until_next -= 1
-            if not self._until_next:
+        if self.until_next:
+            self.until_next -= 1
+            if not self.until_next:
                 self._begin()
-            return round(self._ns_per_call * calls), 0
+            return None
         self.remove()
         spent, timed = self._ns, self._calls
         if timed:
-            self._ns_per_call = spent / timed
-            self._until_next = EVERY - 1
+            self.until_next = EVERY - 1
         else:
             self._begin()
-        return spent, timed * self._price
+        return spent, timed
 
     def _begin(self) -> None:
-        self._until_next = self._calls = self._ns = 0
+        self.until_next = self._calls = self._ns = 0
         self._hooks.wrap(self._owner, self._name, self._timed, self._parameters)
         self._parameters = ()  # looked at once; to do so takes longer than all the rest
 

@@ -14,12 +14,12 @@ moves what it touches.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sized
-from time import perf_counter
+from collections.abc import Callable, Sequence, Sized
+from time import perf_counter_ns
 from typing import Any
 
 from auxconn.probes.access import ConnectorView
-from auxconn.probes.calls import PROBE, Calls
+from auxconn.probes.calls import NO_TIME, PROBE, Calls
 from auxconn.probes.clock import StepClock
 from auxconn.probes.guard import Guard
 from auxconn.probes.lookups import LookupLog
@@ -39,6 +39,9 @@ _FOLLOWERS = (
     "on_reset",
 )
 """Methods that hooks call; those of a probe that was detached do nothing."""
+
+_NOTHING: list[Any] = []
+"""What most steps bring of nearly everything; never changed."""
 
 
 class SchedulerProbe:
@@ -92,6 +95,8 @@ class SchedulerProbe:
         self._loads: list[Load] = []
         self._capacity = view.capacity
         self.scribe: Scribe | None = None
+        self._own_ns = 0
+        """What noting the step before took."""
 
     # -- hooks ----------------------------------------------------------------------------
 
@@ -188,22 +193,28 @@ class SchedulerProbe:
 
     # -- once a step ----------------------------------------------------------------------
 
-    def on_build(self, metadata: Any, scheduler_output: Any, requests: Any) -> None:
-        """Note the step of `metadata` and what came before it."""
+    def on_build(
+        self, metadata: Any, scheduler_output: Any, begun: int, ended: int
+    ) -> None:
+        """Note the step of `metadata`, which took from `begun` to `ended` (ns) to build.
+
+        In most steps nothing else has happened, and nothing else is touched.
+        """
         self.step = step = self.step + 1
         if self._clock is not None:
             self._clock.note(metadata, step)
-        t = time.time()
-        scheduled = scheduler_output.num_scheduled_tokens
         if self._loading:
-            for request_id in [one for one in self._loading if one in scheduled]:
-                self._loading_ended(request_id)
+            self._end_loads(scheduler_output.num_scheduled_tokens)
         scribe, pool, calls = self.scribe, self._pool, self._calls
         if scribe is None:
             return
-        loads, looked, log = self._loads, self._lookups.take(), pool.take()
+        loads, looked, log = self._loads, _NOTHING, _NOTHING
         if loads:
             self._loads = []
+        if self._lookups.admitted_now:
+            looked = self._lookups.take()
+        if pool.left or pool.log:
+            log = pool.take()
         if not scribe.has_room():
             return
         capacity = self._connector._capacity
@@ -213,31 +224,45 @@ class SchedulerProbe:
                 f"capacity changed from {self._capacity} to {capacity} blocks",
             )
             self._capacity = capacity
+        ns: Sequence[int] = NO_TIME
+        if calls.ns[PROBE]:
+            ns = calls.ns[:]
+            calls.ns[:] = NO_TIME
+        outputs, taken = calls.outputs, None
+        if outputs.until_next > 1:
+            outputs.until_next -= 1
+        else:
+            taken = outputs.turn()
         running, waiting = self._scheduler.get_request_counts()
-        ns = calls.take(len(scheduled))
-        ns[PROBE] += pool.spent()
         note = Note(
-            t,
-            perf_counter(),
+            time.time(),
+            ended * 1e-9,
             step,
             metadata,
-            len(scheduled),
-            scheduler_output.total_num_scheduled_tokens,
-            scheduler_output.scheduled_new_reqs,
+            scheduler_output,
             running,
             waiting,
             pool.queue.num_free_blocks,
             pool.unhashed_free,
             self._retained(),
             capacity,
+            ended - begun,
             ns,
+            self._own_ns,
+            taken,
+            pool.emptied,
             looked,
-            loads or [],
+            loads or _NOTHING,
             log,
         )
         if scribe.wants_snapshot:
             self._begin_again(scribe, note)
         scribe.put(note)
+        self._own_ns = perf_counter_ns() - ended
+
+    def _end_loads(self, scheduled: Any) -> None:
+        for request_id in [one for one in self._loading if one in scheduled]:
+            self._loading_ended(request_id)
 
     def _begin_again(self, scribe: Scribe, note: Note) -> None:
         """Give the note a snapshot, and tell of what was left out before it."""

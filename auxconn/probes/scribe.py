@@ -23,8 +23,9 @@ import numpy as np
 from auxconn.probes.absent import AbsentBlocks
 from auxconn.probes.access import ConnectorView
 from auxconn.probes.batch import Batch, Entry, batches
-from auxconn.probes.calls import BUILD, CAP, FINISHED, HIT, LOADING, OUTPUT, PROBE
+from auxconn.probes.calls import CAP, FINISHED, HIT, LOADING, PROBE
 from auxconn.probes.guard import Guard
+from auxconn.probes.hooks import price
 from auxconn.probes.ledger import MEMORY, Ledger
 from auxconn.probes.lives import LifeLog
 from auxconn.probes.loads import LoadLog
@@ -80,6 +81,11 @@ class Scribe:
         # Re-entered when a failure switches the probe off in the middle of a note.
         self._lock = threading.RLock()
         self._deferred = deferred
+        self._price = price()
+        self._ns_per_take = 0.0
+        self._scheduled = 0
+        """Requests of the newest step."""
+        self._emptied = 0
 
     def has_room(self) -> bool:
         """True when a note can be put; False when its step must be left out.
@@ -151,7 +157,7 @@ class Scribe:
             for request_id, keys in note.loads:
                 if keys is not None:
                     lives.loading(request_id)
-            lives.scheduled(note.new, note.t)
+            lives.scheduled(note.output.scheduled_new_reqs, note.t)
             yield entry
 
     # -- one batch ------------------------------------------------------------------------
@@ -227,12 +233,15 @@ class Scribe:
         hashes_sent = 0
         for hashes in note.metadata.block_hashes.values():
             hashes_sent += len(hashes.data) // hashes.item_size
+        scheduled = len(note.output.num_scheduled_tokens)
+        taken, own = self._taken(note)
+        self._scheduled = scheduled
         return Steps(
             note.t,
             note.step,
             note.metadata.generation,
-            note.scheduled,
-            note.tokens,
+            scheduled,
+            note.output.total_num_scheduled_tokens,
             note.waiting,
             note.running,
             self._usable - free,
@@ -246,14 +255,25 @@ class Scribe:
             hashes_sent,
             retained * self._step,
             released * self._step,
-            ns[BUILD],
+            note.build_ns,
             ns[HIT],
             ns[CAP],
             ns[LOADING],
-            ns[OUTPUT],
+            taken,
             ns[FINISHED],
-            ns[PROBE],
+            ns[PROBE] + note.own_ns + own,
         )
+
+    def _taken(self, note: Note) -> tuple[int, int]:
+        """Nanoseconds in `take_output`, and what hooks that are not timed have added."""
+        emptied, self._emptied = note.emptied - self._emptied, note.emptied
+        if note.taken is None:
+            # One call for each request of the step before.
+            return round(self._ns_per_take * self._scheduled), emptied * self._price
+        spent, calls = note.taken
+        if calls:
+            self._ns_per_take = spent / calls
+        return spent, (emptied + calls) * self._price
 
     def _begin(self, snapshot: Snapshot) -> None:
         """Take what the connector holds in place of what was noted before."""

@@ -33,20 +33,8 @@ from auxconn.sink import Sink
 NOTES = 1024
 """Steps noted at which the engine's thread makes rows of them itself."""
 
-IN_FLIGHT = 64
-"""Steps whose output has not been consumed that are followed; vLLM has two at most."""
-
-
-class _Flight:
-    """A step between `prepare_output` and `process_output`."""
-
-    __slots__ = ("churn", "ms_copy", "pending", "step")
-
-    def __init__(self, pending: Any, step: int, churn: int) -> None:
-        self.pending = pending
-        self.step = step
-        self.churn = churn
-        self.ms_copy = math.nan
+MARK = "_auxconn_step"
+"""Attribute of a step whose output is pending: its number, the churn, ms of its copy."""
 
 
 class WorkerProbe:
@@ -97,7 +85,6 @@ class WorkerProbe:
         self._noted, self._next = 0, 1
         self._flush_at = NOTES if deferred else 1
         self._flushing = threading.RLock()
-        self._flights: deque[_Flight] = deque(maxlen=IN_FLIGHT)
         self._deliveries = Deliveries()
         self._until_timed = 1
         """Steps until the copy of one is timed."""
@@ -236,13 +223,13 @@ class WorkerProbe:
 
     def on_prepared(self, pending: Any) -> None:
         """The step's snapshot is taken; see now and then how long its copy takes."""
-        flight = _Flight(pending, self.step, self._churn)
-        self._flights.append(flight)
+        # On the step itself, which knows then when it is consumed which one it is.
+        pending._auxconn_step = self.step, self._churn, math.nan
         self._until_timed -= 1
         if not self._until_timed:
             self._until_timed = EVERY
             pending.enqueue_cpu_copy = partial(
-                _timed_copy, flight, pending.enqueue_cpu_copy
+                _timed_copy, pending, pending.enqueue_cpu_copy
             )
 
     def on_read(self, tail_rows: int) -> None:
@@ -253,14 +240,13 @@ class WorkerProbe:
         self, pending: Any, outputs: dict[str, Any], nanoseconds: int
     ) -> None:
         """A step was consumed: note what its rows are made of."""
-        flights = self._flights
-        flight = flights.popleft() if flights else None
-        if flight is None or flight.pending is not pending:
-            flight = self._find(pending)
-        noted = self._deliveries.note(pending, outputs, flight.churn)
-        store = self._store and self._store.look()
+        # One that was prepared before the probe was attached has no mark.
+        step, churn, ms_copy = getattr(pending, MARK, None) or (self.step, -2, math.nan)
+        noted = self._deliveries.note(pending, outputs, churn)
+        store = self._store
+        look = store and store.look()
         self._noted += 1
-        note = time.time(), flight.step, noted, flight.ms_copy, nanoseconds, store
+        note = time.time(), step, noted, ms_copy, nanoseconds, look
         self._notes.append((self._noted, note))
         if len(self._notes) >= self._flush_at:
             self._try_flush()
@@ -336,23 +322,16 @@ class WorkerProbe:
             numbers, backlog, error = store
             self._sink.emit("store", Store(t, step, *numbers, backlog, error))
 
-    def _find(self, pending: Any) -> _Flight:
-        flights = self._flights
-        while flights:
-            flight = flights.popleft()
-            if flight.pending is pending:
-                return flight
-        # It was prepared before the probe was attached.
-        return _Flight(pending, self.step, -2)
 
-
-def _timed_copy(flight: _Flight, original: Any, *args: Any, **kwargs: Any) -> Any:
+def _timed_copy(pending: Any, original: Any, *args: Any, **kwargs: Any) -> Any:
     # Gone with its first call, or the step would hold itself. Another attachment may have
     # taken it away already.
-    vars(flight.pending).pop("enqueue_cpu_copy", None)
+    vars(pending).pop("enqueue_cpu_copy", None)
     started = perf_counter_ns()
     result = original(*args, **kwargs)
-    flight.ms_copy = (perf_counter_ns() - started) * 1e-6
+    spent = (perf_counter_ns() - started) * 1e-6
+    step, churn, _ = getattr(pending, MARK)
+    setattr(pending, MARK, (step, churn, spent))
     return result
 
 

@@ -69,6 +69,21 @@ def test_a_tenth_of_the_capacity_releases_within_five_seconds(lab, page):
     page.until(lambda: page.newest("retained", "capacity") == capacity, 10)
 
 
+def test_a_number_that_cannot_be_is_refused_each_time_and_the_box_goes_back(lab, page):
+    box = page.page.locator(".ac-control-capacity input")
+    before = page.until(lambda: int(box.input_value()) and box.input_value(), 20)
+    for number in (-5, -5, 0):
+        page.enter("capacity", number)
+        page.until(lambda: box.input_value() == before, 10)
+        refused = page.page.locator("p.no", has_text=f"capacity={number} ")
+        refused.first.wait_for(timeout=10_000)
+    pool = page.page.locator(".ac-control-num_blocks input")
+    before = pool.input_value()
+    page.enter("num_blocks", 1)
+    page.page.locator("p.no", has_text="num_blocks=1 ").first.wait_for(timeout=20_000)
+    page.until(lambda: pool.input_value() == before, 10)
+
+
 def test_another_block_size_keeps_the_page_alive_and_is_marked(lab, page):
     page.choose("block_size", "32 tokens")
     page.until(lambda: "32-token blocks" in page.header, 30)
@@ -248,12 +263,10 @@ def test_look_ups_say_why_they_missed_and_a_chosen_one_stays_chosen(page):
     detail = page.page.locator("tr.detail")
     assert "R3 rows exist for its first" in detail.inner_text()
     assert page.page.locator("tr.on td.id").inner_text() == request
-    page.page.locator(".ac-lookups select").select_option(
-        label="first block never seen"
-    )
+    page.page.locator(".ac-lookups select").select_option(label="next block never seen")
     page.until(lambda: page.state("auxconn-lookups")["asked"] == "|never_seen", 5)
     whys = page.page.locator(".ac-lookups td.why").all_inner_texts()
-    assert set(whys) <= {"first block never seen"}
+    assert set(whys) <= {"next block never seen"}
 
 
 def test_bands_are_toggled_in_the_legend(page):

@@ -14,7 +14,7 @@ from auxconn.lab.workload_specs import KINDS, WorkloadSpec
 from auxconn.wire import Ack
 from auxconn_dashboard import words
 from auxconn_dashboard.changes import number, parse_workload
-from auxconn_dashboard.controls import BLOCK_SIZES, Controls
+from auxconn_dashboard.controls import ARMED_SECONDS, BLOCK_SIZES, Controls
 from auxconn_dashboard.hub import Hub
 from auxconn_dashboard.snapshot import Link, Window
 from auxconn_dashboard.steering import (
@@ -452,3 +452,68 @@ def test_a_page_that_only_looks_says_so():
     bench = Bench(link=Link("live", read_only=True), commands=())
     assert all(widget.disabled for widget in bench.controls.widgets.values())
     assert "without --allow-control" in bench.note("capacity")
+
+
+@pytest.mark.parametrize("blocks", [0, -5, 10**20])
+def test_a_capacity_that_cannot_be_is_refused_and_the_box_goes_back(blocks):
+    bench = Bench()
+    let_go(bench.controls.capacity, blocks)
+    assert bench.sent == []
+    assert f"refused: capacity={blocks}" in bench.note("capacity")
+    assert bench.controls.capacity.value == 1600
+
+
+@pytest.mark.parametrize("name", ["capacity", "num_blocks", "kv_tier_blocks"])
+def test_a_box_that_was_emptied_shows_what_is_in_force(name):
+    bench = Bench()
+    widget = bench.controls.widgets[name]
+    before = widget.value
+    let_go(widget, None)
+    assert bench.sent == []
+    assert widget.value == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "args"),
+    [
+        ("num_blocks", 1, {"num_blocks": 1}),
+        ("kv_tier_blocks", -1, {"kv_tier_blocks": -1}),
+    ],
+)
+def test_a_number_below_a_limit_goes_to_who_can_say_so(name, value, args):
+    bench = Bench()
+    widget = bench.controls.widgets[name]
+    before = widget.value
+    let_go(widget, value)
+    assert bench.sent == [("reconfigure", args)]
+    bench.answer(ok=False, text=f"{name}={value} is out of range")
+    assert "is out of range" in bench.note("shape")
+    assert widget.value == before
+
+
+def test_a_reset_that_was_not_meant_is_not_armed_for_long(monkeypatch):
+    bench = Bench()
+    bench.controls.reset.clicks += 1
+    assert "again" in bench.controls.reset.label
+    later = time.monotonic() + ARMED_SECONDS + 1
+    monkeypatch.setattr("auxconn_dashboard.controls.time.monotonic", lambda: later)
+    bench.update()
+    assert bench.controls.reset.label == "Reset prefix cache"
+    bench.controls.reset.clicks += 1
+    assert bench.sent == []
+
+
+def test_what_another_browser_has_changed_since_is_not_put_back():
+    bench = Bench()
+    let_go(bench.controls.capacity, 700)
+    bench.answer(text="capacity 1600 -> 700 blocks")
+    bench.facts["capacity"] = 700
+    bench.update()
+    assert bench.controls.undo.visible
+    assert "applied" in bench.note("capacity")
+    # The other one's change comes as a fact.
+    bench.facts["capacity"] = 450
+    bench.update()
+    assert not bench.controls.undo.visible
+    assert "applied" not in bench.note("capacity")
+    assert bench.controls.capacity.value == 450

@@ -40,6 +40,7 @@ VIEWER_MAY_USE = (
     "auxconn",
     "auxconn.address",
     "auxconn.catalogue",
+    "auxconn.checks",
     "auxconn.collector",
     "auxconn.engine",
     "auxconn.engine.job",

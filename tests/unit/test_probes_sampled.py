@@ -28,7 +28,6 @@ def clock(monkeypatch):
         return now[0]
 
     monkeypatch.setattr(sampled, "perf_counter_ns", read)
-    monkeypatch.setattr(sampled, "price", lambda: 7)
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def timed(clock):
     return connector, time
 
 
-def test_one_step_in_sixteen_is_timed_and_the_others_are_estimated(timed):
+def test_the_calls_of_one_step_in_sixteen_are_timed(timed):
     connector, time = timed
     for _ in range(3):
         watched = []
@@ -47,18 +46,17 @@ def test_one_step_in_sixteen_is_timed_and_the_others_are_estimated(timed):
             watched.append(is_watched(connector))
             for _ in range(4):
                 assert connector.take_output(1, 2) == (1, 2)
-            expected = (400, 28) if step == 0 else (600, 0)
-            # Known to have been called four times when timed; believed six otherwise.
-            assert time.take(6) == expected
+            assert time.until_next == (EVERY - step) % EVERY
+            assert time.turn() == ((400, 4) if step == 0 else None)
         assert watched == [True] + [False] * (EVERY - 1)
 
 
-def test_a_step_without_calls_does_not_count_as_a_sample(timed):
+def test_a_step_without_calls_is_no_sample(timed):
     connector, time = timed
-    assert time.take(0) == (0, 0)
+    assert time.turn() == (0, 0)
     assert is_watched(connector)
     connector.take_output(1, 2)
-    assert time.take(1) == (100, 7)
+    assert time.turn() == (100, 1)
 
 
 def test_nothing_is_left_behind(timed):
@@ -77,13 +75,13 @@ def test_a_hook_that_has_to_stay_does_nothing(timed):
 
     connector.take_output = above
     connector.take_output(1, 2)
-    assert time.take(1) == (100, 7)
+    assert time.turn() == (100, 1)
     for _ in range(EVERY - 1):
         connector.take_output(1, 2)
-        assert time.take(1) == (100, 0)
+        assert time.turn() is None
     # The next one is in front of the other's wrapper: the calls are counted once.
     connector.take_output(1, 2)
-    assert time.take(1) == (100, 7)
+    assert time.turn() == (100, 1)
 
 
 def test_a_method_of_another_shape_is_refused():

@@ -117,22 +117,29 @@ def history(rng: random.Random):
     return notes
 
 
+OUTPUT = SimpleNamespace(
+    num_scheduled_tokens={"r": 2}, total_num_scheduled_tokens=2, scheduled_new_reqs=[]
+)
+
+
 def make_note(step, now, retained, metadata, admissions, loads, log):
     return Note(
         step / 4,
         now,
         step,
         metadata,
-        1,
-        2,
-        [],
+        OUTPUT,
         3,
         4,
         50,
         20,
         retained,
         1,
-        [0] * 8,
+        7,
+        [0] * 6,
+        0,
+        None,
+        0,
         admissions,
         list(loads),
         [(list(left), cached) for left, cached in log],

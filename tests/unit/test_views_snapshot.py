@@ -8,7 +8,14 @@ import pytest
 from auxconn.frames import FrameStore
 from auxconn.records import Lookups
 from auxconn_dashboard.hub import Hub
-from auxconn_dashboard.snapshot import COARSE, FINE, Link, Reader, Window
+from auxconn_dashboard.snapshot import (
+    COARSE,
+    FINE,
+    UNWATCHED_SECONDS,
+    Link,
+    Reader,
+    Window,
+)
 from bench.feed import Feed
 
 START = 1_700_000_000.0
@@ -213,3 +220,26 @@ def test_a_forgotten_window_is_built_anew_from_the_rows_kept(store, monkeypatch)
     monkeypatch.setattr("time.monotonic", lambda: now + 100)
     shown(reader, Window(30))
     assert shown(reader, Window(60)).total("lookups", "query_tokens") == before
+
+
+def test_what_is_overwritten_while_nobody_looks_is_no_loss(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr("auxconn_dashboard.snapshot.time.monotonic", lambda: clock[0])
+    store = FrameStore(50)
+    feed = Feed(store)
+    reader = Reader(store, "lab", clock=lambda: feed.t)
+    feed.run(10)
+    reader.advance()
+
+    def lost():
+        snapshot = reader.snapshot(Window(60), Link("live"), {}, frozenset())
+        return snapshot.lost["steps"]
+
+    clock[0] += 1
+    feed.run(80)
+    reader.advance()
+    assert lost() == 30
+    clock[0] += UNWATCHED_SECONDS + 1
+    feed.run(80)
+    reader.advance()
+    assert lost() == 30
