@@ -236,7 +236,9 @@ class Lockstep:
             self.add(request)
 
     def add(self, planned: Any) -> None:
-        self.tokens[planned.id] = list(planned.prompt) + list(planned.output)
+        # vLLM wants Python's integers.
+        prompt = np.asarray(planned.prompt).tolist()
+        self.tokens[planned.id] = prompt + np.asarray(planned.output).tolist()
         self.met["prompt starts inside the prompt"] += (
             0 < planned.prompt_start < len(planned.prompt)
         )
@@ -247,7 +249,7 @@ class Lockstep:
             side.scheduler.add_request(
                 Request(
                     request_id=planned.id,
-                    prompt_token_ids=list(planned.prompt),
+                    prompt_token_ids=list(prompt),
                     sampling_params=SamplingParams(
                         max_tokens=planned.max_tokens,
                         ignore_eos=True,
