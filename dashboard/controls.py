@@ -61,6 +61,8 @@ class Controls:
         self._said: tuple[Any, Any, Any] = ("", None, None)
         self._capacity: int | None = None
         self._armed_until = 0.0
+        self._back = False
+        """True when a box shows what is not, and has to go back with the next look."""
         css = [asset("widgets.css")]
         wide: dict[str, Any] = {
             "sizing_mode": "stretch_width",
@@ -180,13 +182,14 @@ class Controls:
             for name, value in facts.items()
             if value != self._facts.get(name)
         }
-        if came or changed or state != self._state:
+        if came or changed or self._back or state != self._state:
             self._steering.overtaken(self._facts, changed)
             self._facts, self._state = facts, state
             refused = came and any(
                 one.state == "refused" for one in self._steering.outcomes.values()
             )
-            self._quietly(self._adopt, facts if refused else changed)
+            back, self._back = refused or self._back, False
+            self._quietly(self._adopt, facts if back else changed)
             self._enable(snapshot)
             self._tell()
             return True
@@ -325,7 +328,7 @@ class Controls:
             if self._quiet:
                 return
             if event.new is None:  # a box that was emptied
-                self._quietly(self._adopt, self._facts)
+                self._put_back()
                 return
             change(event.new)
             self._tell()
@@ -352,7 +355,7 @@ class Controls:
             check_capacity(blocks)
         except ValueError as problem:
             self._steering.refuse("capacity", str(problem))
-            self._quietly(self._adopt, {"capacity": self._facts.get("capacity")})
+            self._put_back()
             return
         self._quietly(setattr, self.capacity, "value", blocks)
         self._quietly(
@@ -389,6 +392,13 @@ class Controls:
             return
         self._disarm()
         self._run("prefix cache reset", "reset_prefix_cache")
+
+    def _put_back(self) -> None:
+        """Show what is in force at the next look.
+
+        Not now: what is set while a browser's message is worked up is not sent to it.
+        """
+        self._back = True
 
     def _disarm(self) -> None:
         self.reset.label = "Reset prefix cache"

@@ -458,6 +458,7 @@ def test_a_page_that_only_looks_says_so():
 def test_a_capacity_that_cannot_be_is_refused_and_the_box_goes_back(blocks):
     bench = Bench()
     let_go(bench.controls.capacity, blocks)
+    bench.update()
     assert bench.sent == []
     assert f"refused: capacity={blocks}" in bench.note("capacity")
     assert bench.controls.capacity.value == 1600
@@ -469,6 +470,7 @@ def test_a_box_that_was_emptied_shows_what_is_in_force(name):
     widget = bench.controls.widgets[name]
     before = widget.value
     let_go(widget, None)
+    bench.update()
     assert bench.sent == []
     assert widget.value == before
 
