@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import panel as pn
-import param
 
 from auxconn.checks import check_capacity
 from auxconn.lab.workload_specs import KINDS
@@ -217,18 +216,18 @@ class Controls:
                 continue
             if name == "capacity":
                 self._slider_room(int(value))
-                _put(self.capacity, int(value))
+                self.capacity.value = int(value)
                 self.slider.value = float(np.log2(max(int(value), LEAST_CAPACITY)))
             elif name == "block_size":
                 self._block_sizes(int(value))
             elif name == "hash_block_size":
                 self._hash_sizes()
             elif name == "num_blocks":
-                _put(self.num_blocks, int(value))
+                self.num_blocks.value = int(value)
             elif name == "kv_tier_blocks":
                 self._tier = int(value) or self._tier
                 self.kv_tier.value = bool(value)
-                _put(self.kv_tier_blocks, int(value))
+                self.kv_tier_blocks.value = int(value)
             elif name == "connector" and value in self.connector.options:
                 self.connector.value = value
             elif name == "workload":
@@ -457,16 +456,6 @@ _BY_COMMAND = {
     "step": ("step",),
     "reset_prefix_cache": ("reset",),
 }  # fmt: skip
-
-
-def _put(box: Any, number: int) -> None:
-    """Show a number in a box, as if it had been entered last.
-
-    Otherwise the number that was entered before, entered again, would be no news to it.
-    """
-    box.value = number
-    with param.edit_constant(box):
-        box.value_throttled = number
 
 
 def _blocks(power: float) -> int:
