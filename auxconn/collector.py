@@ -10,10 +10,8 @@ table of events.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
-import socket
 import threading
 import time
 from collections import deque
@@ -32,6 +30,7 @@ from auxconn.keys import Door, Keys
 from auxconn.roster import MOST_SOURCES
 from auxconn.source import Key, Source
 from auxconn.sources import MESSAGE_LIMIT, Sources
+from auxconn.waking import Waker
 from auxconn.wire import Ack
 
 __all__ = ["Collector", "CommandError", "Source"]
@@ -120,9 +119,7 @@ class Collector:
             raise
         self.address = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         """Where it listens, with the port in use."""
-        self._woken, self._waker = socket.socketpair()
-        self._woken.setblocking(False)
-        self._waker.setblocking(False)
+        self._waker = Waker()
         self._thread = threading.Thread(
             target=self._run, name="auxconn-collector", daemon=True
         )
@@ -236,7 +233,7 @@ class Collector:
         except (CommandError, TypeError, ValueError, OverflowError) as problem:
             return failed(f"{name!r} cannot be sent: {problem}")
         self._outgoing.append(waiting)
-        self._wake()
+        self._waker.wake()
         return waiting.future
 
     def close(self) -> None:
@@ -244,7 +241,7 @@ class Collector:
         if self._closing:
             return
         self._closing = True
-        self._wake()
+        self._waker.wake()
         if threading.current_thread() is not self._thread:
             self._thread.join()
             # Those that were added while the thread ended.
@@ -280,22 +277,17 @@ class Collector:
             self._door.close()
         self._context.term()
 
-    def _wake(self) -> None:
-        with contextlib.suppress(OSError):
-            self._waker.send(b"w")
-
     # The thread
 
     def _run(self) -> None:
         poller = zmq.Poller()
         poller.register(self._router, zmq.POLLIN)
-        poller.register(self._woken, zmq.POLLIN)
+        poller.register(self._waker.socket, zmq.POLLIN)
         try:
             while not self._closing:
                 try:
                     poller.poll(int(TICK_SECONDS * 1000))
-                    with contextlib.suppress(BlockingIOError):
-                        self._woken.recv(4096)
+                    self._waker.drain()
                     self._take_in()
                     self._send_commands()
                     self._sources.tick()
@@ -308,7 +300,6 @@ class Collector:
         finally:
             self._router.close()
             self._end_context()
-            self._woken.close()
             self._waker.close()
             self._sources.close()
             self._settle()
@@ -327,7 +318,7 @@ class Collector:
             if answer is not None:
                 self._send(peer, self._encode(answer))
         # There may be more: come back at once.
-        self._wake()
+        self._waker.wake()
 
     def _send_commands(self) -> None:
         while self._outgoing:

@@ -34,6 +34,7 @@ from auxconn.asked import (
     span,
     whole,
 )
+from auxconn.by_table import ByTable
 from auxconn.intake import INBOX_RECORDS, Intake
 from auxconn.packing import Values, arrays
 from auxconn.records import TABLES
@@ -50,7 +51,7 @@ TAKE_IN_AT = 256
 """Offered records at which the offering thread takes them in itself, if it can."""
 
 
-class FrameStore:
+class FrameStore(ByTable):
     """The newest rows of each table, of all engines; any thread may write and read.
 
     Parameters
@@ -307,34 +308,6 @@ class FrameStore:
         if keep is not None and not keep.all():
             raw = {name: raw[name][keep] for name in names}
         return data_frame(found.layout, raw, engines)
-
-    def steps(self, **how: Any) -> pd.DataFrame:
-        """The table `steps`; arguments as for `frame`."""
-        return self.frame("steps", **how)
-
-    def lookups(self, **how: Any) -> pd.DataFrame:
-        """The table `lookups`; arguments as for `frame`."""
-        return self.frame("lookups", **how)
-
-    def blocks(self, **how: Any) -> pd.DataFrame:
-        """The table `blocks`; arguments as for `frame`."""
-        return self.frame("blocks", **how)
-
-    def rows(self, **how: Any) -> pd.DataFrame:
-        """The table `rows`; arguments as for `frame`."""
-        return self.frame("rows", **how)
-
-    def store(self, **how: Any) -> pd.DataFrame:
-        """The table `store`; arguments as for `frame`."""
-        return self.frame("store", **how)
-
-    def requests(self, **how: Any) -> pd.DataFrame:
-        """The table `requests`; arguments as for `frame`."""
-        return self.frame("requests", **how)
-
-    def events(self, **how: Any) -> pd.DataFrame:
-        """The table `events`; arguments as for `frame`."""
-        return self.frame("events", **how)
 
     def wait(self, table: str, version: int, timeout: float) -> bool:
         """Wait until the version is `version`; False when `timeout` seconds ran out."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import socket
 import threading
 import time
 from typing import Protocol
@@ -27,6 +26,7 @@ from zmq.utils.monitor import recv_monitor_message
 from auxconn.address import is_ipv6
 from auxconn.encoding import encoder
 from auxconn.keys import Keys, speak
+from auxconn.waking import Waker
 from auxconn.wire import BEAT_SECONDS, Beat, Bye, Command, Hello, ToEngine, Welcome
 
 FLUSH_SECONDS = 0.05
@@ -123,9 +123,7 @@ class Link:
         self._closing = False
         self._close_by = self._grace_by = 0.0
         self._bye = ""
-        self._woken, self._waker = socket.socketpair()
-        self._woken.setblocking(False)
-        self._waker.setblocking(False)
+        self._waker = Waker()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
@@ -139,9 +137,7 @@ class Link:
 
     def wake(self) -> None:
         """Make the thread look now; from any thread, never blocks."""
-        # A full pair of sockets has woken the thread already; a closed one needs nothing.
-        with contextlib.suppress(OSError):
-            self._waker.send(b"w")
+        self._waker.wake()
 
     def close(self, reason: str, timeout: float) -> None:
         """Send what is left and `Bye`, for at most `timeout` seconds, and end the thread."""
@@ -181,7 +177,6 @@ class Link:
             self._lost_connection()
             context.term()
             self._waker.close()
-            self._woken.close()
 
     def _serve(self, dealer: zmq.Socket[bytes]) -> None:
         """Set the socket up and work it to the end, or until something breaks."""
@@ -210,15 +205,14 @@ class Link:
     def _work(self, dealer: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
         poller = zmq.Poller()
         poller.register(monitor, zmq.POLLIN)
-        poller.register(self._woken, zmq.POLLIN)
+        poller.register(self._waker.socket, zmq.POLLIN)
         dealer.connect(self.address)
         over = False
         while not over:
             wanted = zmq.POLLIN | (zmq.POLLOUT if self._blocked else 0)
             poller.register(dealer, wanted)
             poller.poll(int(FLUSH_SECONDS * 1000))
-            with contextlib.suppress(BlockingIOError):
-                self._woken.recv(4096)
+            self._waker.drain()
             # Before the rows are gathered: those emitted before `close` still go.
             closing = self._closing
             self._engine.turn()

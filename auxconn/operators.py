@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import socket
 import threading
 from collections import deque
 from concurrent.futures import Future
@@ -25,6 +24,7 @@ from auxconn.encoding import encoder
 from auxconn.errors import AuxConnError
 from auxconn.keys import Door, Keys, speak
 from auxconn.source import Source
+from auxconn.waking import Waker
 from auxconn.wire import Ack
 
 DEFAULT_BIND = "tcp://127.0.0.1:5598"
@@ -137,9 +137,7 @@ class Operators:
             raise OSError(problem.errno, f"cannot listen at {bind}: {why}") from None
         self.address = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         """Where it listens, with the port in use."""
-        self._woken, self._waker = socket.socketpair()
-        self._woken.setblocking(False)
-        self._waker.setblocking(False)
+        self._waker = Waker()
         self._thread = threading.Thread(
             target=self._run, name="auxconn-operators", daemon=True
         )
@@ -160,12 +158,8 @@ class Operators:
         """Stop listening; closing again does nothing."""
         if not self._closing:
             self._closing = True
-            self._wake()
+            self._waker.wake()
             self._thread.join()
-
-    def _wake(self) -> None:
-        with contextlib.suppress(OSError):
-            self._waker.send(b"w")
 
     def _end(self) -> None:
         self._router.close()
@@ -178,26 +172,24 @@ class Operators:
     def _run(self) -> None:
         poller = zmq.Poller()
         poller.register(self._router, zmq.POLLIN)
-        poller.register(self._woken, zmq.POLLIN)
+        poller.register(self._waker.socket, zmq.POLLIN)
         try:
             while not self._closing:
                 poller.poll()
-                with contextlib.suppress(BlockingIOError):
-                    self._woken.recv(4096)
+                self._waker.drain()
                 try:
                     self._turn()
                 except Exception:  # noqa: BLE001 - one bad question must not end it
                     _log.exception("the operators' socket goes on after this")
         finally:
             self._end()
-            self._woken.close()
             self._waker.close()
 
     def _turn(self) -> None:
         with contextlib.suppress(zmq.Again):
             *envelope, data = self._router.recv_multipart(zmq.NOBLOCK)
             self._take(envelope, data)
-            self._wake()  # there may be more
+            self._waker.wake()  # there may be more
         while self._answers:
             envelope, answer = self._answers.popleft()
             with contextlib.suppress(zmq.ZMQError):  # one who has gone
@@ -231,7 +223,7 @@ class Operators:
             else Answer(done.result().ok, done.result().text)
         )
         self._answers.append((envelope, answer))
-        self._wake()
+        self._waker.wake()
 
     def _known(self) -> tuple[Engine, ...]:
         found = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from auxconn.asked import (
     rows_wanted,
     seconds,
 )
+from auxconn.by_table import ByTable
 from auxconn.packing import Values, layout
 from auxconn.recording.layout import dtypes
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from auxconn.recording.opened import Recording
 
 
-class RecordedFrames:
+class RecordedFrames(ByTable):
     """Frames of a recording; each is read from the disk when it is asked for."""
 
     def __init__(self, recording: Recording) -> None:
@@ -86,34 +87,6 @@ class RecordedFrames:
                 mine = columns["engine"] == engine
                 columns = {name: values[mine] for name, values in columns.items()}
             yield columns
-
-    def steps(self, **how: Any) -> pd.DataFrame:
-        """The table `steps`; arguments as for `frame`."""
-        return self.frame("steps", **how)
-
-    def lookups(self, **how: Any) -> pd.DataFrame:
-        """The table `lookups`; arguments as for `frame`."""
-        return self.frame("lookups", **how)
-
-    def blocks(self, **how: Any) -> pd.DataFrame:
-        """The table `blocks`; arguments as for `frame`."""
-        return self.frame("blocks", **how)
-
-    def rows(self, **how: Any) -> pd.DataFrame:
-        """The table `rows`; arguments as for `frame`."""
-        return self.frame("rows", **how)
-
-    def store(self, **how: Any) -> pd.DataFrame:
-        """The table `store`; arguments as for `frame`."""
-        return self.frame("store", **how)
-
-    def requests(self, **how: Any) -> pd.DataFrame:
-        """The table `requests`; arguments as for `frame`."""
-        return self.frame("requests", **how)
-
-    def events(self, **how: Any) -> pd.DataFrame:
-        """The table `events`; arguments as for `frame`."""
-        return self.frame("events", **how)
 
 
 def _tail(columns: dict[str, Values], rows: int) -> dict[str, Values]:
