@@ -224,6 +224,10 @@ class Dashboard(pn.viewable.Viewer):
             self._try_tick()
 
     def _try_tick(self) -> None:
+        if not all(_opened(ref) for ref in self.layout.root._models):
+            # Panel sends a widget's change at once, open or not: it would be lost, and as
+            # nothing changes any more never be sent again.
+            return
         try:
             with pn.io.hold():
                 self._tick()
@@ -246,8 +250,7 @@ class Dashboard(pn.viewable.Viewer):
             self._shown = True
             for _, incoming in self.layout.root._comms.values():
                 kernel.take_turns(incoming)
-            if all(_opened(ref) for ref in self.layout.root._models):
-                pn.io.push_notebook(self.layout.root)
+            pn.io.push_notebook(self.layout.root)
         elif self._shown:
             self.close()
 

@@ -195,6 +195,10 @@ def test_the_live_view_moves_below_its_cell(jupyterlab, page):
     page.wait_for_function(f"({NEWEST})().capacity === 160", timeout=60_000)
     after = page.evaluate(NEWEST)
     assert after["retained_off_gpu"] <= 160
+    # Text changes by another way than plots do.
+    live.get_by_text(re.compile(r"^2,560 tokens, .* of R3 rows$")).wait_for(
+        timeout=60_000
+    )
     # Nothing is fetched from elsewhere, and no message was lost on its way.
     assert not [line for line in page.told if line.startswith(("failed:", "error:"))]
     assert not [line for line in page.told if "isn't known" in line]
