@@ -69,6 +69,21 @@ def test_a_tenth_of_the_capacity_releases_within_five_seconds(lab, page):
     page.until(lambda: page.newest("retained", "capacity") == capacity, 10)
 
 
+def test_a_number_that_cannot_be_is_refused_and_the_box_goes_back(lab, page):
+    box = page.page.locator(".ac-control-capacity input")
+    before = page.until(lambda: int(box.input_value()) and box.input_value(), 20)
+    for number in (-5, 0):
+        page.enter("capacity", number)
+        refused = page.page.locator("p.no", has_text=f"capacity={number} ")
+        refused.first.wait_for(timeout=10_000)
+        page.until(lambda: box.input_value() == before, 10)
+    pool = page.page.locator(".ac-control-num_blocks input")
+    before = pool.input_value()
+    page.enter("num_blocks", 1)
+    page.page.locator("p.no", has_text="num_blocks=1 ").first.wait_for(timeout=20_000)
+    page.until(lambda: pool.input_value() == before, 10)
+
+
 def test_another_block_size_keeps_the_page_alive_and_is_marked(lab, page):
     page.choose("block_size", "32 tokens")
     page.until(lambda: "32-token blocks" in page.header, 30)
