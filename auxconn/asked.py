@@ -11,7 +11,7 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -94,10 +94,22 @@ def columns_wanted(
     return names
 
 
-def engine_wanted(engine: object) -> None:
-    """Raise `ValueError` when rows cannot be those of `engine`."""
+class Whose(NamedTuple):
+    """Whose rows are meant; None leaves it open."""
+
+    engine: str | None = None
+    rank: int | None = None
+
+
+ALL = Whose()
+"""Everybody's rows."""
+
+
+def whose_wanted(engine: Any, rank: Any) -> Whose:
+    """Whose rows are to be read; `ValueError` when there can be none."""
     if engine is not None and not isinstance(engine, str):
         raise ValueError(f"engine={shown(engine)}: give the name of an engine, or None")
+    return Whose(engine, None if rank is None else whole("rank", rank))
 
 
 def seconds(moment: Moment) -> float | None:

@@ -25,14 +25,15 @@ from auxconn.asked import (
     DEFAULT_ROWS,
     MOST_ROWS,
     Moment,
+    Whose,
     check_table,
     columns_wanted,
-    engine_wanted,
     limits,
     rows_wanted,
     seconds,
     span,
     whole,
+    whose_wanted,
 )
 from auxconn.by_table import ByTable
 from auxconn.intake import INBOX_RECORDS, Intake
@@ -221,7 +222,9 @@ class FrameStore(ByTable):
         *,
         columns: Sequence[str] | None = None,
         engine: str | None = None,
+        rank: int | None = None,
         limit: int | None = None,
+        until: int | None = None,
     ) -> Delta:
         """Rows appended after `version`.
 
@@ -231,23 +234,27 @@ class FrameStore(ByTable):
             0, or the `version` of an earlier answer.
         columns
             Those wanted, of `engine`, `rank` and the schema's; all by default.
-        engine
-            Rows of this engine only.
+        engine, rank
+            Rows of this engine only, of this rank only.
         limit
             The newest rows only, at most so many; those left out count as lost.
+        until
+            The `version` of another answer: nothing that came after it.
 
         Raises
         ------
         ValueError
             When there is no such table or column, or the version was never reached.
         """
-        found, names = self._asked(table, columns, engine)
+        found, names, whose = self._asked(table, columns, engine, rank)
         version = whole(f"version of {table!r}", version)
         if limit is not None:
             limit = rows_wanted(table, limit)
+        if until is not None:
+            until = whole(f"until of {table!r}", until)
         with self._lock:
             self._take_in()
-            return found.since(version, names, engine, limit)
+            return found.since(version, names, whose, limit, until)
 
     def tail(
         self,
@@ -256,19 +263,21 @@ class FrameStore(ByTable):
         *,
         columns: Sequence[str] | None = None,
         engine: str | None = None,
+        rank: int | None = None,
     ) -> Delta:
-        """The newest `n` rows (of `engine`); `lost` is 0. Otherwise as `since`."""
-        found, names = self._asked(table, columns, engine)
+        """The newest `n` rows (of `engine` and `rank`); `lost` is 0. Otherwise as `since`."""
+        found, names, whose = self._asked(table, columns, engine, rank)
         n = rows_wanted(table, n)
         with self._lock:
             self._take_in()
-            return found.tail(n, names, engine)
+            return found.tail(n, names, whose)
 
     def frame(
         self,
         table: str,
         *,
         engine: str | None = None,
+        rank: int | None = None,
         since_t: Moment = None,
         last: int | None = None,
         columns: Sequence[str] | None = None,
@@ -281,6 +290,8 @@ class FrameStore(ByTable):
 
         Parameters
         ----------
+        engine, rank
+            Rows of this engine only, of this rank only.
         since_t
             Rows made at this time or later: seconds of the wall clock, a datetime that has
             a time zone, or a text such as "2026-12-01 14:00", which is of UTC as `t` is.
@@ -289,7 +300,7 @@ class FrameStore(ByTable):
         """
         from auxconn.pandas_out import data_frame
 
-        found, names = self._asked(table, columns, engine)
+        found, names, whose = self._asked(table, columns, engine, rank)
         if last is not None:
             last = rows_wanted(table, last)
         after = seconds(since_t)
@@ -299,11 +310,11 @@ class FrameStore(ByTable):
             if after is not None:
                 # Most of what is too old is never read: it is at the beginning, though
                 # the clocks of several engines need not agree.
-                keep = found.raw(("t",), engine, last)["t"] >= after
+                keep = found.raw(("t",), whose, last)["t"] >= after
                 keep = keep[int(keep.argmax()) if keep.any() else len(keep) :]
                 last = len(keep)
             # Codes stay codes on this way: pandas takes them as they are.
-            raw = found.raw(names, engine, last)
+            raw = found.raw(names, whose, last)
             engines = self._names.all()
         if keep is not None and not keep.all():
             raw = {name: raw[name][keep] for name in names}
@@ -358,11 +369,11 @@ class FrameStore(ByTable):
         return self._tables[table]
 
     def _asked(
-        self, table: str, columns: Sequence[str] | None, engine: str | None
-    ) -> tuple[Table, Sequence[str]]:
+        self, table: str, columns: Sequence[str] | None, engine: Any, rank: Any
+    ) -> tuple[Table, Sequence[str], Whose]:
         found = self._table(table)
-        engine_wanted(engine)
-        return found, columns_wanted(table, found.columns, columns)
+        whose = whose_wanted(engine, rank)
+        return found, columns_wanted(table, found.columns, columns), whose
 
     # The lock is held from here on.
 

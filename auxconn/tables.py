@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from auxconn.asked import ALL, Whose
 from auxconn.packing import Layout, Values, layout
 from auxconn.rings import Names, Ring
 from auxconn.texts import shown
@@ -73,50 +74,71 @@ class Table:
         return self.ring.read("engine", self.ring.oldest, self.ring.total)
 
     def since(
-        self, version: int, names: Sequence[str], engine: str | None, limit: int | None
+        self,
+        version: int,
+        names: Sequence[str],
+        whose: Whose,
+        limit: int | None,
+        until: int | None = None,
     ) -> Delta:
         """Rows from `version` on; `ValueError` when it was never reached."""
         ring = self.ring
+        end = ring.total if until is None else until
         if not 0 <= version <= ring.total:
             raise ValueError(
                 f"version {shown(version)} of {self.layout.table!r}: it goes from 0 to "
                 f"{ring.total}; pass the version of an earlier answer of this store"
             )
-        first = max(version, ring.oldest)
+        if not version <= end <= ring.total:
+            raise ValueError(
+                f"until {shown(until)} of {self.layout.table!r}: it goes from the version "
+                f"asked for, {shown(version)}, to {ring.total}"
+            )
+        first = min(max(version, ring.oldest), end)
         lost = first - max(version, min(self._cleared, first))
-        found, left_out = self._read(names, first, engine, limit)
+        found, left_out = self._read(names, first, end, whose, limit)
         cleared = version < self._cleared
-        return Delta(ring.total, lost + left_out, cleared, self._named(found))
+        return Delta(end, lost + left_out, cleared, self._named(found))
 
-    def tail(self, n: int, names: Sequence[str], engine: str | None) -> Delta:
+    def tail(self, n: int, names: Sequence[str], whose: Whose) -> Delta:
         """The newest `n` rows."""
-        return Delta(self.ring.total, 0, False, self._named(self.raw(names, engine, n)))
+        return Delta(self.ring.total, 0, False, self._named(self.raw(names, whose, n)))
 
     def raw(
-        self, names: Sequence[str], engine: str | None, last: int | None
+        self, names: Sequence[str], whose: Whose, last: int | None
     ) -> dict[str, Values]:
         """The rows there are, or the `last` ones, with numbers for engines and categories."""
         first = self.ring.oldest
-        if last is not None and engine is None:
+        if last is not None and whose == ALL:
             first = max(first, self.ring.total - last)
-        return self._read(names, first, engine, last)[0]
+        return self._read(names, first, self.ring.total, whose, last)[0]
 
     def _read(
-        self, names: Sequence[str], first: int, engine: str | None, limit: int | None
+        self,
+        names: Sequence[str],
+        first: int,
+        end: int,
+        whose: Whose,
+        limit: int | None,
     ) -> tuple[dict[str, Values], int]:
-        """Copy columns of the rows from version `first` on; and how many a limit left out."""
+        """Copy columns of the rows from version `first` to `end`.
+
+        Returns also how many a limit left out.
+        """
         ring = self.ring
         left_out = 0
-        if engine is None:
+        if whose == ALL:
             if limit is not None:
-                left_out = max(0, ring.total - first - limit)
+                left_out = max(0, end - first - limit)
             start = first + left_out
-            return {
-                name: ring.read(name, start, ring.total) for name in names
-            }, left_out
-        code = self._names.find(engine)
-        mine = ring.read("engine", first, ring.total) == (-1 if code is None else code)
-        positions = ring.positions(first, ring.total)[mine]
+            return {name: ring.read(name, start, end) for name in names}, left_out
+        mine = np.ones(end - first, bool)
+        if whose.engine is not None:
+            code = self._names.find(whose.engine)
+            mine &= ring.read("engine", first, end) == (-1 if code is None else code)
+        if whose.rank is not None:
+            mine &= ring.read("rank", first, end) == whose.rank
+        positions = ring.positions(first, end)[mine]
         if limit is not None:
             left_out = max(0, len(positions) - limit)
         return {name: ring.take(name, positions[left_out:]) for name in names}, left_out

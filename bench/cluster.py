@@ -8,13 +8,19 @@ one core, as the collector has one of its own. Nothing may be lost.
 Then one engine emits as fast while the collector's process is stopped: what the engine
 holds must stay bounded, every row must arrive or be counted as lost, and it must go on.
 
-Exit status 1 when rows are missing or memory grows.
+Last the same 64 ranks send to `auxconn serve`, and a page looks at all of them together.
+It must answer all the time.
+
+Exit status 1 when rows are missing, memory grows or the page falls silent.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import re
 import resource
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -24,11 +30,14 @@ import numpy as np
 
 from auxconn.channel import Channel
 from auxconn.records import Blocks, Rows, Steps, Store
-from bench.collecting import Collecting
+from bench.collecting import ROOT, Collecting
 
 RANKS, STEPS_PER_S, BLOCKS = 64, 100, 28
 PER_STEP = 3 + BLOCKS
 """Rows of one rank's step."""
+
+MOST_SILENT_S = 1.0
+"""A page that answers nobody for longer is felt to hang."""
 
 MOST_MIB = 128
 """What an engine may grow by while nobody listens to it."""
@@ -47,24 +56,34 @@ def step(t: float, number: int) -> list[tuple[str, msgspec.Struct]]:
     ]
 
 
-def cluster(collecting: Collecting, seconds: float) -> bool:
-    """Send from all ranks; False when a row is missing."""
-    channels = [
-        Channel(collecting.address, "cluster", rank=rank) for rank in range(RANKS)
-    ]
+def ranks(address: str) -> list[Channel]:
+    """A channel of each rank, connected."""
+    channels = [Channel(address, "cluster", rank=rank) for rank in range(RANKS)]
     for channel in channels:
         channel.hello({}, ())
         if not channel.wait_connected(20):
             raise RuntimeError("the collector did not take all ranks")
-    steps = int(seconds * STEPS_PER_S)
-    before, cpu = collecting.told(), time.process_time()
-    start = time.perf_counter()
+    return channels
+
+
+def send(channels: list[Channel], steps: int) -> float:
+    """Take `steps` steps of every rank, as the clock goes; returns when it began."""
+    start, clock = time.perf_counter(), time.time()
     for number in range(steps):
         for channel in channels:
-            for table, record in step(1.7e9 + number / STEPS_PER_S, number):
+            for table, record in step(clock + number / STEPS_PER_S, number):
                 channel.emit(table, record)
         # Behind the clock it goes on at once: the rate is the demand, not a limit.
         time.sleep(max(0.0, start + (number + 1) / STEPS_PER_S - time.perf_counter()))
+    return start
+
+
+def cluster(collecting: Collecting, seconds: float) -> bool:
+    """Send from all ranks; False when a row is missing."""
+    channels = ranks(collecting.address)
+    steps = int(seconds * STEPS_PER_S)
+    before, cpu = collecting.told(), time.process_time()
+    start = send(channels, steps)
     sent = steps * RANKS * PER_STEP
     for channel in channels:
         channel.close(timeout=10)
@@ -133,6 +152,52 @@ def asleep(collecting: Collecting, seconds: float) -> bool:
     return arrived + dropped == sent * PER_STEP and grown <= MOST_MIB
 
 
+def watched(seconds: float) -> bool:
+    """Send from all ranks while a page looks at them; False when it falls silent."""
+    served = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "auxconn.cli", "serve", "--port", "0"),
+            *("--collector-bind", "tcp://127.0.0.1:*"),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert served.stdout is not None
+        said = ""
+        while "tcp://" not in said or "http://" not in said:
+            line = served.stdout.readline()
+            if not line:
+                raise RuntimeError(f"auxconn serve said nothing of use:\n{said}")
+            said += line
+        (page,) = re.findall(r"http://[^\s/]+/", said)[:1]
+        (address,) = re.findall(r"tcp://[\w.:]+\d", said)[:1]
+        channels = ranks(address)
+        send(channels, 2 * STEPS_PER_S)
+        watching = subprocess.Popen(
+            [sys.executable, "-m", "bench.watching", f"{page}?engine=*", str(seconds)],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        assert watching.stdout is not None
+        send(channels, int((seconds + 3) * STEPS_PER_S))
+        answer = watching.communicate(timeout=60)[0].splitlines()
+        for channel in channels:
+            channel.close(timeout=10)
+        dropped = sum(sum(channel.dropped.values()) for channel in channels)
+    finally:
+        served.terminate()
+        served.wait(30)
+    found = json.loads(answer[-1])
+    print(
+        f"a page that adds up {RANKS} ranks: drawn every {found['between_drawings_s']:.2f} s "
+        f"in the median, {found['bytes_per_s'] / 1024:.0f} KiB/s; at longest it was silent "
+        f"for {found['longest_silence_s']:.2f} s; {dropped:,} rows dropped"
+    )
+    return found["longest_silence_s"] <= MOST_SILENT_S and not dropped
+
+
 def rss_mib() -> float:
     """Resident memory of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -148,7 +213,10 @@ def main() -> int:
     for part in cluster, asleep:
         with Collecting() as collecting:
             met &= part(collecting, arguments.seconds)
-    print("met" if met else "MISSED: rows are missing, or memory grew")
+    met &= watched(arguments.seconds)
+    print(
+        "met" if met else "MISSED: rows are missing, memory grew or the page was silent"
+    )
     return 0 if met else 1
 
 

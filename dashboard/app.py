@@ -12,6 +12,7 @@ import logging
 from typing import Any
 
 import panel as pn
+import param
 
 from auxconn_dashboard.hub import Hub
 from auxconn_dashboard.session import HUB_KEY, Dashboard
@@ -74,9 +75,14 @@ def _from_address() -> dict[str, Any]:
         value = said.get(name)
         kind = Dashboard.param[name]
         allowed = getattr(kind, "objects", None)
-        if value is None or (allowed is not None and value not in allowed):
-            continue
-        found[name] = str(value) if allowed is None else value
+        if isinstance(kind, param.List):
+            if isinstance(value, list):
+                found[name] = [str(one) for one in value]
+        elif allowed is not None:
+            if value in allowed:
+                found[name] = value
+        elif value is not None:
+            found[name] = str(value)
     return found
 
 

@@ -14,7 +14,7 @@ import dataclasses
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -217,12 +217,16 @@ class HistoryHub(Hub):
         """Nobody: there is nothing to steer."""
         return None
 
-    def advance(self, name: str) -> None:
+    def advance(self, snapshot: Snapshot | None) -> None:
         """Nothing is missed by not looking."""
 
     def behind(self, snapshot: Snapshot) -> int:
         """Nobody counts steps here."""
         return 0
+
+    def links(self, snapshot: Snapshot) -> Link:
+        """As for any one: whether Prometheus can be asked."""
+        return self.link(snapshot.name)
 
     def link(self, name: str | None) -> Link:
         """Whether Prometheus can be asked."""
@@ -270,6 +274,9 @@ class HistoryHub(Hub):
             rank=subject.rank,
             name=chosen,
         )
+
+    def _parts(self, names: Sequence[str], window: Window) -> list[Snapshot]:
+        return [self.snapshot(name, window) for name in names]
 
     # In threads of their own
 

@@ -16,7 +16,7 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,6 +24,7 @@ from .keeper import Keeper, Process
 from .snapshot import WINDOWS, Link, Reader, Snapshot, State, Window
 from .subjects import InFrames, Subject, named
 from .tape import Tape
+from .together import joined_link, together
 
 if TYPE_CHECKING:
     from auxconn.engine.job import Job
@@ -55,8 +56,11 @@ LAB = "lab"
 IDLE_SECONDS = 3.0
 """A live engine without a step for so long is shown as idle."""
 
-MOST_READERS = 16
+MOST_READERS = 128
 """Engines that are read at one time; one that is looked at again is read anew."""
+
+MOST_TOGETHER = 64
+"""Engines, or ranks, that are looked at together."""
 
 _RANKING: dict[str, float] = {"live": 0, "starting": 1, "stale": 2, "gone": 3}
 
@@ -341,13 +345,15 @@ class Hub:
             found.append(Subject(own, 0))
         return named(found)
 
-    def _find(self, name: str | None) -> tuple[str, Subject, Any]:
+    def _find(
+        self, name: str | None, sources: list[Any] | None = None
+    ) -> tuple[str, Subject, Any]:
         """What a name means now: its full name, the subject, and the source of it.
 
         No name means the liveliest engine, and the name of an engine with several ranks its
         liveliest rank; of equals the lowest.
         """
-        sources = self._sources()
+        sources = self._sources() if sources is None else sources
         subjects = self._subjects(sources)
         exact = subjects.get(name or "")
         mine = [
@@ -386,7 +392,25 @@ class Hub:
         name
             One of `names`, or of an engine; None for the first there is.
         """
-        known, subject, source = self._find(name)
+        return self._snapshot(self._find(name), window)
+
+    def together(self, only: Collection[str], window: Window) -> Snapshot:
+        """One moment of several engines, one beside the other and added up.
+
+        Parameters
+        ----------
+        only
+            Those of `names` to add up; all when there is none among them.
+        """
+        parts = self._parts(self.names()[:MOST_TOGETHER], window)
+        return together(parts or [self.snapshot(None, window)], only)
+
+    def _parts(self, names: Sequence[str], window: Window) -> list[Snapshot]:
+        sources = self._sources()
+        return [self._snapshot(self._find(name, sources), window) for name in names]
+
+    def _snapshot(self, found: tuple[str, Subject, Any], window: Window) -> Snapshot:
+        known, subject, source = found
         with self._lock:
             reader = self._readers.get(known)
             if reader is None:
@@ -402,22 +426,42 @@ class Hub:
             commands = frozenset(source.commands if source is not None and able else ())
             return reader.snapshot(window, link, facts, commands, self.epoch)
 
-    def advance(self, name: str) -> None:
-        """Read on without looking, as for a paused view."""
+    def advance(self, snapshot: Snapshot | None) -> None:
+        """Read on without looking, as for a paused view of `snapshot`."""
+        if snapshot is None:
+            return
         with self._lock:
-            reader = self._readers.get(name)
-            if reader is not None:
-                reader.advance()
+            for part in snapshot.parts or (snapshot,):
+                reader = self._readers.get(part.name)
+                if reader is not None:
+                    reader.advance()
 
     def behind(self, snapshot: Snapshot) -> int:
         """Steps that were read since a snapshot was taken."""
         with self._lock:
-            reader = self._readers.get(snapshot.name)
-            return 0 if reader is None else reader.behind(snapshot)
+            readers = (
+                (self._readers.get(part.name), part)
+                for part in snapshot.parts or (snapshot,)
+                if not snapshot.summed or part.subject in snapshot.summed
+            )
+            return sum(one.behind(part) for one, part in readers if one is not None)
 
     def link(self, name: str | None) -> Link:
         """How it stands with an engine, without reading its rows."""
-        known, subject, source = self._find(name)
+        return self._link_of(self._find(name))
+
+    def links(self, snapshot: Snapshot) -> Link:
+        """How it stands by now with those whose sum a snapshot is, or with its engine."""
+        sources = self._sources()
+        found = [
+            self._link_of(self._find(part.name, sources))
+            for part in snapshot.parts or (snapshot,)
+            if not snapshot.summed or part.subject in snapshot.summed
+        ]
+        return joined_link(found) if snapshot.parts else found[0]
+
+    def _link_of(self, found: tuple[str, Subject, Any]) -> Link:
+        known, subject, source = found
         with self._lock:
             return self._link(known, subject, source, self._readers.get(known))
 

@@ -9,12 +9,13 @@ reader's eyes.
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import words
-from .subjects import columns_of
+from .subjects import Subject
 
 if TYPE_CHECKING:
     from auxconn.frames import FrameStore
@@ -47,20 +48,26 @@ COLUMNS = (
     "attempts",
 )
 
-_READ = ("rank", *COLUMNS)
+_READ = ("engine", "rank", *COLUMNS)
 
 REFUSED = "refused"
 """Choice beside the reasons: every look-up with a refused offer."""
 
 
 class LookupLog:
-    """Newest look-ups of one rank of an engine that match a filter."""
+    """Newest look-ups that match a filter.
 
-    def __init__(
-        self, store: FrameStore, engine: str | None, rank: int | None = None
-    ) -> None:
+    Parameters
+    ----------
+    subjects
+        Those whose look-ups are meant.
+    """
+
+    def __init__(self, store: FrameStore, subjects: Iterable[Subject]) -> None:
         self._store = store
-        self._engine, self._rank = engine, rank
+        self._subjects = frozenset(subjects)
+        one = next(iter(self._subjects)) if len(self._subjects) == 1 else Subject(None)
+        self._engine, self._rank = one
         self._text, self._reason = "", ""
         self._version = 0
         self._found: collections.deque[dict[str, Any]] = collections.deque(maxlen=KEEP)
@@ -88,13 +95,18 @@ class LookupLog:
         if self._store.version("lookups") == self._version:
             return False
         delta = self._store.since(
-            "lookups", self._version, columns=_READ, engine=self._engine, limit=SEARCH
+            "lookups",
+            self._version,
+            columns=_READ,
+            engine=self._engine,
+            rank=self._rank,
+            limit=SEARCH,
         )
         self._version = delta.version
         if delta.cleared:
             self._found.clear()
             self.page = 0
-        return self._take(columns_of(delta, self._rank))
+        return self._take(delta.columns)
 
     def rows(self) -> list[dict[str, Any]]:
         """The look-ups of the present page, newest first."""
@@ -112,15 +124,20 @@ class LookupLog:
     def _restart(self) -> None:
         self._found.clear()
         self.total, self.page, self._anchor = 0, 0, 0
-        delta = self._store.tail("lookups", SEARCH, columns=_READ, engine=self._engine)
+        delta = self._store.tail(
+            "lookups", SEARCH, columns=_READ, engine=self._engine, rank=self._rank
+        )
         self._version = delta.version
-        self._take(columns_of(delta, self._rank))
+        self._take(delta.columns)
 
     def _take(self, columns: dict[str, Any]) -> bool:
         count = len(columns["t"])
         if not count:
             return False
         keep = np.ones(count, bool)
+        if len(self._subjects) > 1:
+            whose = zip(columns["engine"], columns["rank"].tolist(), strict=True)
+            keep = np.fromiter((one in self._subjects for one in whose), bool, count)
         if self._reason == REFUSED:
             keep &= columns["external_refused"] > 0
         elif self._reason:
@@ -132,12 +149,18 @@ class LookupLog:
         chosen = np.flatnonzero(keep)
         self.total += len(chosen)
         for index in chosen[-KEEP:].tolist():
-            self._found.append({name: columns[name][index] for name in COLUMNS})
+            self._found.append({name: columns[name][index] for name in _READ})
         return bool(len(chosen))
 
 
-def shown(row: dict[str, Any]) -> dict[str, Any]:
-    """One look-up as the table shows it: plain values, texts made harmless."""
+def shown(row: dict[str, Any], engine: str = "") -> dict[str, Any]:
+    """One look-up as the table shows it: plain values, texts made harmless.
+
+    Parameters
+    ----------
+    engine
+        Whose it is, where several are looked at.
+    """
     query, local = int(row["query_tokens"]), int(row["local_hit"])
     accepted, refused = int(row["external_accepted"]), int(row["external_refused"])
     offered = int(row["external_offered"])
@@ -155,7 +178,8 @@ def shown(row: dict[str, Any]) -> dict[str, Any]:
     parts = [("local hit", local), ("external", accepted), ("refused", refused)]
     parts += [("rows only", unused), ("miss", missed)]
     return {
-        "key": f"{int(row['step'])}:{words.plain(row['request'], 200)}",
+        "key": f"{engine}:{int(row['step'])}:{words.plain(row['request'], 200)}",
+        "engine": words.plain(engine, 120),
         "t": float(row["t"]),
         "request": words.plain(row["request"], 200),
         "tokens": query,

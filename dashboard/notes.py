@@ -42,6 +42,7 @@ _WHY = {
 _ABSENT = "No engine to steer yet."
 _RECORDED = "A recording: what the engine ran with, and nobody to steer."
 _READ_ONLY = "This page only looks: it was served without --allow-control."
+_SEVERAL = "Several engines: choose one to steer it."
 _LOST = "The engine does not answer; its controls come back with it."
 
 
@@ -131,6 +132,8 @@ class Notes:
 def _why(name: str, snapshot: Snapshot) -> str:
     """Why the controls of a section are disabled; empty when they are not."""
     state = snapshot.link.state
+    if snapshot.parts and state != "replay":
+        return _SEVERAL if name == "capacity" else ""
     if state in ("none", "still", "starting"):
         return _ABSENT if name == "capacity" else ""
     if state == "replay":

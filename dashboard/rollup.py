@@ -139,10 +139,6 @@ class Rollup:
         self.width = width
         self.count = count
         self.sums, self.levels = sums, levels
-        self.version = 0
-        """Rows of the table's ring folded or skipped so far; kept by the owner."""
-        self.lost = 0
-        """Rows that were overwritten in the ring before they could be folded."""
         self._until = until
         self.clear()
 

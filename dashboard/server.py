@@ -8,7 +8,9 @@ neither.
 from __future__ import annotations
 
 import logging
+import signal
 import socket
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -97,8 +99,43 @@ def serve(
         told = f"auxconn is at http://{host}:{port}/  (Ctrl-C ends it)"
         # Told by the loop itself: who reads it finds the page there.
         server.io_loop.add_callback(print, told, flush=True)
-        server.io_loop.start()
+        run_until_signal(server.io_loop)
     return server
+
+
+def run_until_signal(loop: Any) -> None:
+    """Run tornado's loop until it is stopped, or a signal asks the process to end.
+
+    The signal is taken between two callbacks. Python would raise it in the middle of one,
+    where it could leave a lock taken that the collector's thread waits for: the process
+    would never end.
+
+    Raises
+    ------
+    KeyboardInterrupt, SystemExit
+        For SIGINT and SIGTERM, when the loop has stopped.
+    """
+    got: list[int] = []
+
+    def end(number: int) -> None:
+        got.append(number)
+        loop.stop()
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.getsignal(number) or signal.SIG_DFL
+            loop.asyncio_loop.add_signal_handler(number, end, number)
+    try:
+        loop.start()
+    finally:
+        for number, handler in before.items():
+            loop.asyncio_loop.remove_signal_handler(number)
+            signal.signal(number, handler)
+    if got and got[0] == signal.SIGINT:
+        raise KeyboardInterrupt
+    if got:
+        raise SystemExit(128 + got[0])
 
 
 def check_port(address: str, port: int) -> None:

@@ -24,11 +24,13 @@ from .recorder import RecordControl
 from .snapshot import LONG_WINDOWS, WINDOWS, Snapshot, Window
 from .steering import Steering
 from .theme import THEMES
+from .together import ALL
 from .views.axis import TimeAxis
 from .views.banner import RESTART, BannerView
 from .views.base import Plot
 from .views.component import fixed
 from .views.cost import CostPlot
+from .views.engines import EnginesView
 from .views.events import EventsView
 from .views.hits import HitsPlot
 from .views.indicators import IndicatorsView
@@ -65,6 +67,9 @@ REFRESH = (0.2, 0.5, 1.0, 2.0, 5.0)
 TICK_SECONDS = 0.2
 """Answers, states and ages are looked at so often, whatever the refresh rate."""
 
+SHARE = 0.25
+"""Of a server's time that the drawings of one page may take: many engines are drawn slower."""
+
 UNSEEN_SECONDS = 5.0
 """A page in a hidden tab is not drawn, and reads on this seldom."""
 
@@ -95,7 +100,15 @@ class Dashboard(pn.viewable.Viewer):
         True when the theme was asked for, and is not to be the browser's preference.
     """
 
-    engine = param.String("", doc="Engine that is looked at; empty is the first one.")
+    engine = param.String(
+        "",
+        doc="Engine that is looked at; empty is the first one, `together.ALL` all of them.",
+    )
+    only = param.List(
+        default=[],
+        item_type=str,
+        doc="Of all engines, those that are added up; empty is all.",
+    )
     window = param.Selector(
         default=60,
         objects=[*WINDOWS, *LONG_WINDOWS[1:]],
@@ -106,7 +119,13 @@ class Dashboard(pn.viewable.Viewer):
     theme = param.Selector(default="light", objects=list(THEMES))
     controls_shown = param.Boolean(True)
 
-    ADDRESS: ClassVar[tuple[str, ...]] = ("engine", "window", "refresh", "theme")
+    ADDRESS: ClassVar[tuple[str, ...]] = (
+        "engine",
+        "only",
+        "window",
+        "refresh",
+        "theme",
+    )
     """Parameters that stand in the page's address."""
 
     def __init__(
@@ -124,7 +143,7 @@ class Dashboard(pn.viewable.Viewer):
         self.seen = True
         """False while the browser's tab is hidden."""
         self._shown = False
-        self._drawn = 0.0
+        self._drawn = self._cost = 0.0
         self._pinned: tuple[float, float] | None = None
         self._paused_at = 0.0
         self._callback: Any = None
@@ -149,6 +168,7 @@ class Dashboard(pn.viewable.Viewer):
         self.bar.on_message = self._from_bar
         self.banner = BannerView(hub.address, hub.noun, self.act)
         self.indicators = IndicatorsView()
+        self.engines = EnginesView(self._look_at, self._add_up)
         self.plots = {kind.key: kind(self.axis, theme) for kind in PLOTS}
         self.lookups = LookupsView(hub.store)
         self.reasons = ReasonsView()
@@ -174,7 +194,7 @@ class Dashboard(pn.viewable.Viewer):
             embedded=not page,
         )
         self.param.watch(self._restyle, "theme")
-        self.param.watch(self._rewindow, ["engine", "window"])
+        self.param.watch(self._rewindow, ["engine", "only", "window"])
         self.param.watch(self._repaced, "paused")
         self._restyle()
 
@@ -277,22 +297,21 @@ class Dashboard(pn.viewable.Viewer):
         self.ticks += 1
         if not self._listening():
             if time.monotonic() - self._drawn >= UNSEEN_SECONDS:
-                self.hub.advance(self.snapshot.name if self.snapshot else "")
+                self.hub.advance(self.snapshot)
                 self._drawn = time.monotonic()
             return
-        pace = self.refresh if self.seen else UNSEEN_SECONDS
+        pace = max(self.refresh, self._cost / SHARE) if self.seen else UNSEEN_SECONDS
         due = time.monotonic() - self._drawn >= pace - TICK_SECONDS / 2
         if due and self.seen and not self.paused:
             self.draw()
         else:
             # The state of the engine and answers to commands never wait for a drawing.
-            name = self.snapshot.name if self.snapshot is not None else ""
             if due:
                 # Nobody looks, but what is read now cannot be overwritten unread.
-                self.hub.advance(name)
+                self.hub.advance(self.snapshot)
                 self._drawn = time.monotonic()
             if self.snapshot is not None:
-                self._head(self.snapshot, self.hub.link(self.engine or None))
+                self._head(self.snapshot, self._link(self.snapshot))
                 if self.steering.busy or self.paused:
                     self.controls.update(self._status(self.snapshot))
         for part in (self.replay, self.record):
@@ -304,9 +323,7 @@ class Dashboard(pn.viewable.Viewer):
         """Take a snapshot and show it."""
         self.draws += 1
         self._drawn = time.monotonic()
-        snapshot = self.hub.snapshot(
-            self.engine or None, Window(float(self.window), self._pinned)
-        )
+        snapshot = self._look(Window(float(self.window), self._pinned))
         before, self.snapshot = self.snapshot, snapshot
         if before is not None and before.name != snapshot.name:
             self.steering.forget()
@@ -323,12 +340,25 @@ class Dashboard(pn.viewable.Viewer):
             raise problem
         # Only a drawing clears a fault: the looks between two drawings do too little.
         self.failures = 0
+        self._cost = time.monotonic() - self._drawn
+
+    def _look(self, window: Window) -> Snapshot:
+        if self.engine == ALL:
+            return self.hub.together(self.only, window)
+        return self.hub.snapshot(self.engine or None, window)
+
+    def _link(self, snapshot: Snapshot) -> Any:
+        """How it stands by now with what a snapshot shows."""
+        if snapshot.parts:
+            return self.hub.links(snapshot)
+        return self.hub.link(self.engine or None)
 
     @property
     def views(self) -> list[Any]:
         """Everything that draws snapshots; some of it needs single rows."""
         return [
             self.indicators,
+            self.engines,
             *self.plots.values(),
             *([self.lookups] if self.hub.has_rows else []),
             self.reasons,
@@ -337,6 +367,8 @@ class Dashboard(pn.viewable.Viewer):
 
     def _status(self, snapshot: Snapshot) -> Snapshot:
         """The kept snapshot with the engine's present facts, for the controls."""
+        if snapshot.parts:
+            return snapshot
         source = self.hub.source(snapshot.name)
         facts_now = snapshot.facts if source is None else source.facts
         link = self.hub.link(snapshot.name)
@@ -377,20 +409,26 @@ class Dashboard(pn.viewable.Viewer):
             self.theme = value
         elif action == "window" and value in self.hub.windows:
             self.window = value
-        elif action == "engine" and value in self.hub.names():
-            self.engine = value
+        elif action == "engine" and value in (ALL, *self.hub.names()):
+            self._look_at(str(value))
         elif action == "seen":
             self.seen = bool(value)
             self._drawn = 0.0
         else:
             self.act(action)
 
-    def _rewindow(self, *_: Any) -> None:
+    def _look_at(self, name: str) -> None:
+        self.engine = name
+
+    def _add_up(self, names: list[str]) -> None:
+        self.only = names
+
+    def _rewindow(self, *events: Any) -> None:
         self.axis.release()
         self._pinned = None
         if self.snapshot is None:
             return
-        if self.paused and self.engine in ("", self.snapshot.name):
+        if self.paused and all(event.name == "window" for event in events):
             self._frozen_zoom()
         else:
             self.draw()
@@ -412,7 +450,7 @@ class Dashboard(pn.viewable.Viewer):
         window = Window(
             float(self.window), self._pinned or (held.end - self.window, held.end)
         )
-        snapshot = self.hub.snapshot(self.engine or None, window)
+        snapshot = self._look(window)
         self.axis.update(snapshot)
         for plot in self.plots.values():
             plot.update(snapshot)
@@ -435,7 +473,7 @@ class Dashboard(pn.viewable.Viewer):
         self.axis.restyle(theme)
         self.layout.restyle(self.theme)
         if self.snapshot is not None:
-            self._head(self.snapshot, self.hub.link(self.engine or None))
+            self._head(self.snapshot, self._link(self.snapshot))
 
     # What is said in the head
 
@@ -455,7 +493,9 @@ class Dashboard(pn.viewable.Viewer):
             word=word,
             more=more,
             facts=facts(snapshot),
-            engines=names,
+            engines=[[ALL, f"all {len(names)}, side by side"], *([n, n] for n in names)]
+            if len(names) > 1
+            else [],
             engine=snapshot.name,
             window=self.window,
             theme=self.theme,

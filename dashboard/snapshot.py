@@ -17,12 +17,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
 import numpy as np
 
-from .derive import PLANS
-from .rollup import ROWS, Buckets, Rollup
-from .subjects import columns_of
+from .derive import BLOCK_EVENTS, PLANS
+from .rollup import ROWS, Buckets, Rollup, Values
+from .subjects import Subject
 
 if TYPE_CHECKING:
     from auxconn.frames import Delta, FrameStore
@@ -95,6 +94,8 @@ class Event:
     step: int
     kind: str
     text: str
+    source: str = ""
+    """Whose it is, where several are looked at."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,9 +148,18 @@ class Snapshot:
     rank: int | None = None
     name: str = ""
     """What the hub calls it: the engine, and its rank when it has several."""
+    parts: tuple[Snapshot, ...] = ()
+    """Of several engines looked at together, one each; empty for one engine."""
+    summed: tuple[Subject, ...] = ()
+    """Those of them whose sum this is."""
     _visible: dict[str, Buckets] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+
+    @property
+    def subject(self) -> Subject:
+        """Whose rows it is made of; it leaves open what several engines share."""
+        return Subject(self.engine or None, self.rank)
 
     def visible(self, table: str) -> Buckets:
         """Buckets of the stretch shown: a zoomed window has some more on either side."""
@@ -197,6 +207,7 @@ class Snapshot:
         """A key that differs when anything in these tables, or the stretch, has moved."""
         return (
             self.name,
+            self.summed,
             self.epoch,
             self.window,
             tuple(self.versions.get(name, 0) for name in names),
@@ -259,8 +270,6 @@ class Reader:
         for table in PLANS:
             self._follow(table)
         self._follow_events()
-        for (table, _, _), rollup in self._rollups.items():
-            self._feed(table, rollup)
 
     def snapshot(
         self,
@@ -316,15 +325,17 @@ class Reader:
         return self.newest
 
     def _follow(self, table: str) -> None:
-        """Note the newest row of a table, and count block events."""
+        """Fold a table's new rows, note the newest of them, and count block events."""
         seen = self._seen.get(table, 0)
         if self._store.version(table) == seen:
             return
-        names: tuple[str, ...] = ("t", "event") if table == "blocks" else ("t",)
-        if table in ("steps", "store"):
-            names = ("t", *PLANS[table].read, *PLANS[table].also)
+        names = ("t", *PLANS[table].read, *PLANS[table].also)
         delta = self._since(table, seen, names)
         self._seen[table] = delta.version
+        columns = _derived(table, delta)
+        for (name, _, _), rollup in self._rollups.items():
+            if name == table:
+                _fold(rollup, delta, columns)
         # What was overwritten while nobody had the page open is no loss to anybody.
         self._lost[table] += delta.lost if seen and self._watched else 0
         if delta.cleared:
@@ -337,10 +348,7 @@ class Reader:
         if table == "steps":
             self._totals["steps"] += len(t)
         if table == "blocks":
-            kinds, counts = np.unique(
-                delta.columns["event"].astype(str), return_counts=True
-            )
-            self._totals.update(dict(zip(kinds.tolist(), counts.tolist(), strict=True)))
+            self._totals.update({kind: columns[kind].sum() for kind in BLOCK_EVENTS})
         elif table in ("steps", "store"):
             self._latest[table] = {name: delta.columns[name][-1] for name in names}
         newest = float(np.nanmax(t))
@@ -374,28 +382,29 @@ class Reader:
                 width, count + 2 * COARSE, plan.sums, plan.levels, until=until
             )
             self._rollups[key] = rollup
-            self._feed(table, rollup)
+            # As far as all else has been read: what comes then is folded into all.
+            delta = self._since(
+                table, 0, ("t", *plan.read), until=self._seen.get(table, 0)
+            )
+            _fold(rollup, delta, _derived(table, delta))
         return rollup
 
-    def _feed(self, table: str, rollup: Rollup) -> None:
-        if self._store.version(table) == rollup.version:
-            return
-        plan = PLANS[table]
-        delta = self._since(table, rollup.version, ("t", *plan.read))
-        rollup.version = delta.version
-        if delta.cleared:
-            rollup.clear()
-        if len(delta.columns["t"]):
-            columns = dict(delta.columns)
-            columns.update(plan.derive(columns))
-            rollup.fold(columns["t"], columns)
-
-    def _since(self, table: str, version: int, names: tuple[str, ...]) -> Delta:
+    def _since(
+        self,
+        table: str,
+        version: int,
+        names: tuple[str, ...],
+        until: int | None = None,
+    ) -> Delta:
         """The rows of this engine and rank after `version`."""
-        delta = self._store.since(
-            table, version, columns=("rank", *names), engine=self._engine
+        return self._store.since(
+            table,
+            version,
+            columns=names,
+            engine=self._engine,
+            rank=self._rank,
+            until=until,
         )
-        return msgspec.structs.replace(delta, columns=columns_of(delta, self._rank))
 
     def _clear(self, table: str) -> None:
         """What was read of a table was cleared: it is of the past."""
@@ -410,3 +419,18 @@ class Reader:
             del self._used[key]
             for table in PLANS:
                 self._rollups.pop((table, *key), None)
+
+
+def _derived(table: str, delta: Delta) -> dict[str, Values]:
+    """The columns of new rows, with those that are computed from them."""
+    columns = dict(delta.columns)
+    if delta.rows:
+        columns.update(PLANS[table].derive(columns))
+    return columns
+
+
+def _fold(rollup: Rollup, delta: Delta, columns: dict[str, Values]) -> None:
+    if delta.cleared:
+        rollup.clear()
+    if delta.rows:
+        rollup.fold(columns["t"], columns)

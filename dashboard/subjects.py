@@ -10,16 +10,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple
 
 from .derive import PLANS
 
 if TYPE_CHECKING:
-    from auxconn.frames import Delta, FrameStore
-
-Values = np.ndarray[Any, np.dtype[Any]]
+    from auxconn.frames import FrameStore
 
 
 class Subject(NamedTuple):
@@ -41,16 +37,6 @@ def named(ranks: Iterable[Subject]) -> dict[str, Subject]:
         for engine, ranks in found.items()
         for rank in sorted(ranks)
     }
-
-
-def columns_of(delta: Delta, rank: int | None) -> dict[str, Values]:
-    """The columns of an answer, rows of one rank only; it must have the column `rank`."""
-    if rank is None or not delta.rows:
-        return delta.columns
-    keep = delta.columns["rank"] == rank
-    if keep.all():
-        return delta.columns
-    return {name: values[keep] for name, values in delta.columns.items()}
 
 
 class InFrames:

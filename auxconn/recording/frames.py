@@ -9,11 +9,12 @@ import numpy as np
 
 from auxconn.asked import (
     Moment,
+    Whose,
     check_table,
     columns_wanted,
-    engine_wanted,
     rows_wanted,
     seconds,
+    whose_wanted,
 )
 from auxconn.by_table import ByTable
 from auxconn.packing import Values, layout
@@ -36,6 +37,7 @@ class RecordedFrames(ByTable):
         table: str,
         *,
         engine: str | None = None,
+        rank: int | None = None,
         since_t: Moment = None,
         last: int | None = None,
         columns: Sequence[str] | None = None,
@@ -44,7 +46,7 @@ class RecordedFrames(ByTable):
         from auxconn.pandas_out import data_frame
 
         check_table(table)
-        engine_wanted(engine)
+        whose = whose_wanted(engine, rank)
         names = columns_wanted(table, tuple(dtypes(table)), columns)
         if last is not None:
             last = rows_wanted(table, last)
@@ -52,7 +54,7 @@ class RecordedFrames(ByTable):
         found: list[dict[str, Values]] = []
         rows = 0
         # Backwards, as the newest rows may be all that is wanted.
-        for part in self._read(table, {*names, "t", "engine"}, engine):
+        for part in self._read(table, {*names, "t", "engine", "rank"}, whose):
             if last is not None and rows + len(part["t"]) >= last:
                 found.append(_tail(part, last - rows))
                 break
@@ -74,18 +76,19 @@ class RecordedFrames(ByTable):
         return data_frame(layout(table), whole, engines)
 
     def _read(
-        self, table: str, names: set[str], engine: str | None
+        self, table: str, names: set[str], whose: Whose
     ) -> Iterator[dict[str, Values]]:
         """The parts of a table, newest first, categories by number."""
         for part in reversed(self._recording.parts(table)):
-            if engine is not None and engine not in part.footer.engines:
+            if whose.engine is not None and whose.engine not in part.footer.engines:
                 continue
             columns = self._recording.columns(table, part, sorted(names))
             if columns is None:
                 continue
-            if engine is not None:
-                mine = columns["engine"] == engine
-                columns = {name: values[mine] for name, values in columns.items()}
+            for name, wanted in whose._asdict().items():
+                if wanted is not None:
+                    mine = columns[name] == wanted
+                    columns = {name: values[mine] for name, values in columns.items()}
             yield columns
 
 

@@ -26,7 +26,7 @@ export function render({ model }) {
   const table = h("table")
   const titles = h("tr")
   for (const [label, name, tip] of [
-    ["Time", "", "When it was admitted"], ["Request", "", ""], ["Tokens", "num", "Tokens of the request when it was looked up"],
+    ["Time", "", "When it was admitted"], ["Engine", "who", "Whose look-up it is"], ["Request", "", ""], ["Tokens", "num", "Tokens of the request when it was looked up"],
     ["Where they came from", "", "Blue: local hit. Purple: external. Orange: refused. Green: rows only. Grey: computed"],
     ["Hit", "num", "Tokens that were not computed: local and external"], ["Hits ended at", "num ran", "Tokens of the leading run of blocks with R3 rows"],
     ["Why they ended", "", "Why the run of hits did not go further"], ["External offer", "", "What the KV connector offered and what became of it"],
@@ -83,13 +83,15 @@ export function render({ model }) {
     why.title = row.why_long
     const offer = h("td", "offer", row.offer)
     offer.title = row.offer
-    tr.append(h("td", "time", clock(row.t, true)), id, h("td", "num", n(row.tokens)), cell, h("td", "num", row.hit), h("td", "num ran", n(row.run_end)), why, offer)
+    const who = h("td", "who", row.engine)
+    who.title = row.engine
+    tr.append(h("td", "time", clock(row.t, true)), who, id, h("td", "num", n(row.tokens)), cell, h("td", "num", row.hit), h("td", "num ran", n(row.run_end)), why, offer)
     const pick = () => { selected = selected === row.key ? "" : row.key; fill() }
     tr.addEventListener("click", pick)
     tr.addEventListener("keydown", (event) => { if (event.key === "Enter") pick() })
     if (row.key !== selected) return [tr]
     const more = h("tr", "detail"), wide = h("td")
-    wide.colSpan = 8
+    wide.colSpan = 9
     wide.append(...row.detail.map((text) => h("p", "", text)))
     more.append(wide)
     return [tr, more]
@@ -97,6 +99,7 @@ export function render({ model }) {
   follow(model, (now) => {
     const same = now.page === state.page && now.asked === state.asked
     state = { rows: [], page: 0, empty: "", ...now }
+    table.classList.toggle("one", !state.several)
     put(count, state.count || "")
     newer.disabled = state.page === 0
     older.disabled = !state.older

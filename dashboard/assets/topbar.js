@@ -94,7 +94,7 @@ export function render({ model, el }) {
     }))
     if (changed("engines", "engine")) {
       engine.hidden = (shown.engines || []).length < 2
-      engine.replaceChildren(...(shown.engines || []).map((name) => new Option(name, name)))
+      engine.replaceChildren(...(shown.engines || []).map(([name, label]) => new Option(label, name)))
       engine.value = shown.engine
     }
     if (changed("window")) range.value = shown.window

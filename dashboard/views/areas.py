@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from bokeh.models import Line, VArea
 
+from ..held import held
 from ..rollup import Values
 from ..snapshot import Snapshot
 from ..theme import Theme
@@ -116,24 +117,3 @@ class AreaPlot(Plot):
         if spikes is None or np.isnan(spikes).all():
             return found
         return max(found, float(np.nanmax(spikes)))
-
-
-def held(values: Values, snapshot: Snapshot, start: Values) -> Values:
-    """Carry a level on until its next reading: nothing is said because nothing changed.
-
-    Not across an engine's absence, and not beyond now: there it is not known.
-    """
-    filled = np.maximum.accumulate(
-        np.where(np.isnan(values), -1, np.arange(len(values)))
-    )
-    away = [
-        event.t for event in snapshot.events if event.kind in ("stop", "stale", "start")
-    ]
-    for t in away:
-        first = int(np.searchsorted(start, t, side="right"))
-        lost = filled[first:] < first
-        filled[first:][lost] = -1
-    found = np.where(filled >= 0, values[filled], np.nan)
-    if snapshot.window.pinned is None and len(start) > 1:
-        found[start > snapshot.end + (start[1] - start[0]) / 2] = np.nan
-    return found

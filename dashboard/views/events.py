@@ -52,6 +52,7 @@ class EventsView:
         """Show the newest events; False when none has come."""
         seen = (
             snapshot.name,
+            snapshot.summed,
             snapshot.epoch,
             snapshot.versions.get("events"),
             len(snapshot.events),
@@ -65,7 +66,9 @@ class EventsView:
                 "step": event.step,
                 "kind": event.kind,
                 "label": words.EVENT.get(event.kind, event.kind),
-                "text": words.plain(event.text, 300),
+                "text": words.plain(
+                    f"{event.source}: {event.text}" if event.source else event.text, 300
+                ),
             }
             for event in reversed(snapshot.events[-SHOWN:])
         ]

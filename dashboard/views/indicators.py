@@ -37,7 +37,8 @@ class IndicatorsView:
     Attributes
     ----------
     source
-        The cards; `source.shown["cards"]` are dicts with key, value, unit, sub and spark.
+        The cards; `source.shown["cards"]` are dicts with key, value, unit, sub, spark
+        and `amount`, the number behind the value.
     """
 
     def __init__(self) -> None:
@@ -94,6 +95,7 @@ def _hits(snapshot: Snapshot, over: str) -> dict[str, Any]:
     return {
         "key": "hits",
         "label": "Hit tokens",
+        "amount": hit / asked if hit is not None and asked else None,
         "value": value,
         "unit": unit,
         "sub": f"{words.short(hit)} of {words.short(asked)}"
@@ -119,6 +121,7 @@ def _released(snapshot: Snapshot, over: str) -> dict[str, Any]:
     return {
         "key": "released",
         "label": "Released",
+        "amount": rate,
         "value": words.short(rate),
         "unit": "blocks/s",
         "sub": f"{words.whole(ever)} in all",
@@ -140,6 +143,7 @@ def _loading(snapshot: Snapshot) -> dict[str, Any]:
     return {
         "key": "loading",
         "label": "Loading",
+        "amount": blocks,
         "value": words.short(blocks),
         "unit": "blocks",
         "sub": f"{words.plural(requests, 'request')} waiting"
@@ -175,6 +179,7 @@ def _rows(snapshot: Snapshot, over: str) -> dict[str, Any]:
     return {
         "key": "rows",
         "label": "R3 rows",
+        "amount": rows,
         "value": value,
         "unit": f"{prefix} rows/s".strip(),
         "sub": f"{words.size(size)}/s" if size is not None else "no worker steps",
@@ -196,6 +201,7 @@ def _retained(snapshot: Snapshot) -> dict[str, Any]:
     return {
         "key": "retained",
         "label": "Retained / capacity",
+        "amount": retained,
         "value": words.whole(retained),
         "unit": f"/ {words.whole(capacity)}",
         "sub": over_capacity(retained, capacity, on_gpu),
@@ -237,6 +243,7 @@ def _store(snapshot: Snapshot) -> dict[str, Any]:
     return {
         "key": "store",
         "label": "R3 store, slots",
+        "amount": used,
         "value": words.short(used),
         "unit": f"/ {words.short(total)}",
         "sub": words.plain(error, 80) or sub,
@@ -261,6 +268,7 @@ def _engine(snapshot: Snapshot) -> dict[str, Any]:
     return {
         "key": "engine",
         "label": "Steps",
+        "amount": rate,
         "value": words.short(rate),
         "unit": "steps/s",
         "sub": f"{words.whole(running)} run, {words.whole(waiting)} wait"
@@ -320,6 +328,7 @@ def _unknown() -> list[dict[str, Any]]:
         {
             "key": key,
             "label": label,
+            "amount": None,
             "value": words.DASH,
             "unit": "",
             "sub": "",

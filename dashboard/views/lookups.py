@@ -10,6 +10,7 @@ from .. import words
 from ..derive import RUN_ENDS
 from ..lookups import PAGE, REFUSED, LookupLog, shown
 from ..snapshot import Snapshot
+from ..subjects import Subject
 from ..theme import asset
 from .component import Component, fixed, script
 
@@ -23,7 +24,8 @@ _EMPTY = "No look-ups yet. Each request that is admitted adds a row."
 class LookupTable(Component):
     """The table in the browser: gets one page, says what was asked for.
 
-    `fixed` has reasons; `state` has rows, empty, count, older, page and asked.
+    `fixed` has reasons; `state` has rows, empty, count, older, page, asked and several
+    (rows are of more than one engine).
     """
 
     _esm = script("lookups.js")
@@ -41,7 +43,8 @@ class LookupsView:
 
     def __init__(self, store: FrameStore) -> None:
         self._store = store
-        self._of: tuple[str, int] = ("", 0)
+        self._of: Any = None
+        self._names: dict[Subject, str] = {}
         self._text, self._reason = "", ""
         self.log: LookupLog | None = None
         self.source = LookupTable(
@@ -55,7 +58,15 @@ class LookupsView:
             ),
             sizing_mode="stretch_width",
         )
-        self.source.show(rows=[], empty=_EMPTY, count="", older=False, page=0, asked="")
+        self.source.show(
+            rows=[],
+            empty=_EMPTY,
+            count="",
+            older=False,
+            page=0,
+            asked="",
+            several=False,
+        )
         self.source.on_message = self.ask
         self.root = pn.Column(
             self.source,
@@ -66,9 +77,11 @@ class LookupsView:
 
     def update(self, snapshot: Snapshot) -> bool:
         """Show the newest rows; False when there are none since the last update."""
-        if self.log is None or (snapshot.name, snapshot.epoch) != self._of:
-            self._of = (snapshot.name, snapshot.epoch)
-            self.log = LookupLog(self._store, snapshot.engine or None, snapshot.rank)
+        of = (snapshot.name, snapshot.summed, snapshot.epoch)
+        if self.log is None or of != self._of:
+            self._of = of
+            self._names = {part.subject: part.name for part in snapshot.parts}
+            self.log = LookupLog(self._store, snapshot.summed or (snapshot.subject,))
             self.log.choose(self._text, self._reason)
             return self._show()
         if not self.log.advance():
@@ -89,7 +102,10 @@ class LookupsView:
 
     def _show(self) -> bool:
         assert self.log is not None
-        rows = [shown(row) for row in self.log.rows()]
+        rows = [
+            shown(row, self._names.get(Subject(row["engine"], int(row["rank"])), ""))
+            for row in self.log.rows()
+        ]
         filtered = bool(self._text or self._reason)
         empty = ""
         if not rows:
@@ -112,4 +128,5 @@ class LookupsView:
             older=self.log.older,
             page=self.log.page,
             asked=f"{self._text}|{self._reason}",
+            several=bool(self._names),
         )

@@ -100,6 +100,25 @@ def test_since_gives_what_is_new_and_says_what_was_overwritten(store):
     assert set(delta.columns["engine"]) == {"lab"}
 
 
+def test_since_until_an_earlier_answer_leaves_out_what_came_after_it(store):
+    store.append("steps", [made.steps(i) for i in range(30)], "lab")
+    seen = store.since("steps", 20).version
+    store.append("steps", [made.steps(i) for i in range(30, 60)], "lab")
+    delta = store.since("steps", 10, columns=["step"], until=seen)
+    assert (delta.version, delta.lost) == (30, 0)
+    assert delta.columns["step"].tolist() == list(range(10, 30))
+    delta = store.since("steps", 10, columns=["step"], until=seen, limit=5)
+    assert delta.columns["step"].tolist() == list(range(25, 30))
+    assert delta.lost == 15
+    # By now all of it is overwritten.
+    store.append("steps", [made.steps(i) for i in range(60, 200)], "lab")
+    delta = store.since("steps", 10, until=seen)
+    assert (delta.version, delta.rows, delta.lost) == (30, 0, 20)
+    for until in (9, 201):
+        with pytest.raises(ValueError, match=rf"until {until} of 'steps'.*10, to 200"):
+            store.since("steps", 10, until=until)
+
+
 def test_since_with_an_engine_and_a_limit(store):
     for i in range(20):
         store.append("lookups", [made.lookups(i)], f"engine-{i % 2}", i)
@@ -108,6 +127,11 @@ def test_since_with_an_engine_and_a_limit(store):
     assert delta.lost == 5  # those of ranks 5, 7, 9, 11, 13
     assert delta.columns["refusal"].tolist() == ["not_retained"] * 3
     assert store.since("lookups", 0, engine="nobody").rows == 0
+    assert store.since("lookups", 0, engine="engine-1", rank=7).rows == 1
+    assert store.since("lookups", 0, engine="engine-1", rank=8).rows == 0
+    assert store.since("lookups", 0, rank=8).columns["engine"].tolist() == ["engine-0"]
+    assert store.tail("lookups", 5, rank=8).columns["rank"].tolist() == [8]
+    assert store.lookups(engine="engine-0", rank=8)["step"].tolist() == [8]
     assert store.since("lookups", 0, limit=0).lost == 20
     tail = store.tail("lookups", 2, engine="engine-0", columns=["step"])
     assert tail.columns["step"].tolist() == [16, 18]

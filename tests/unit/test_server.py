@@ -1,10 +1,13 @@
 """The page's server: what it says when it is up, and when a browser goes."""
 
 import logging
+import signal
 import sys
+import threading
 import types
 
 import pytest
+from tornado.ioloop import IOLoop
 
 from auxconn_dashboard import server
 
@@ -16,6 +19,9 @@ def panel(monkeypatch):
     loop = types.SimpleNamespace(
         add_callback=lambda do, *args, **how: later.append((do, args, how)),
         start=lambda: [do(*args, **how) for do, args, how in later],
+        asyncio_loop=types.SimpleNamespace(
+            add_signal_handler=lambda *_: None, remove_signal_handler=lambda _: None
+        ),
     )
     made = types.SimpleNamespace(io_loop=loop, start=lambda: done.append("started"))
 
@@ -44,6 +50,39 @@ def test_a_server_that_is_not_started_says_nothing(panel, capsys):
     server.serve(object(), 5999, show=False, start=False)
     assert panel == []
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"),
+    [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)],
+)
+def test_a_signal_ends_it_between_two_callbacks_and_not_within_one(number, raised):
+    loop = IOLoop(make_current=False)
+    before = signal.getsignal(number)
+    lock = threading.Lock()
+    held = []
+
+    def callback():
+        with lock:
+            signal.raise_signal(number)
+            # What Python would have raised by now could have left the lock taken.
+            held.append(lock.locked())
+
+    loop.add_callback(callback)
+    with pytest.raises(raised) as ended:
+        server.run_until_signal(loop)
+    loop.close()
+    assert held == [True]
+    assert signal.getsignal(number) is before
+    if raised is SystemExit:
+        assert ended.value.code == 128 + number
+
+
+def test_a_loop_that_is_stopped_ends_without_a_signal():
+    loop = IOLoop(make_current=False)
+    loop.add_callback(loop.stop)
+    server.run_until_signal(loop)
+    loop.close()
 
 
 def test_messages_lost_with_a_browser_are_one_line(caplog, monkeypatch):

@@ -10,6 +10,7 @@ from auxconn_dashboard import words
 from auxconn_dashboard.hub import Hub
 from auxconn_dashboard.lookups import PAGE, REFUSED, LookupLog, shown
 from auxconn_dashboard.snapshot import Link, Window
+from auxconn_dashboard.subjects import Subject
 from auxconn_dashboard.views.banner import RESTART, BannerView
 from auxconn_dashboard.views.events import EventsView
 from auxconn_dashboard.views.indicators import IndicatorsView, over_capacity
@@ -172,7 +173,7 @@ def test_look_ups_are_filtered_by_id_and_by_reason(lab):
 def test_an_older_page_stays_where_it_is_while_rows_come():
     store = FrameStore(1000)
     store.append("lookups", [row(f"r{n}", n) for n in range(50)], "lab")
-    log = LookupLog(store, "lab")
+    log = LookupLog(store, [Subject("lab")])
     log.turn(1)
     page = [one["request"] for one in log.rows()]
     assert page == [f"r{n}" for n in range(37, 25, -1)]
@@ -188,7 +189,7 @@ def test_an_older_page_stays_where_it_is_while_rows_come():
 def test_the_last_page_says_so():
     store = FrameStore(1000)
     store.append("lookups", [row(f"r{n}", n) for n in range(PAGE + 1)], "lab")
-    log = LookupLog(store, "lab")
+    log = LookupLog(store, [Subject("lab")])
     assert log.older
     log.turn(1)
     assert len(log.rows()) == 1
