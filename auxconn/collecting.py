@@ -7,13 +7,12 @@ changes among the engines is told in a line each, so that its log says who came 
 from __future__ import annotations
 
 import contextlib
-import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from auxconn.ctl import plain
 from auxconn.listening import Listening
+from auxconn.signalled import Signalled
 from auxconn.source import Source
 
 LOOK_SECONDS = 0.2
@@ -42,10 +41,8 @@ def collect(
     AuxConnError, ValueError, OSError
         When it cannot listen, record or serve so.
     """
-    ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
     with contextlib.ExitStack() as stack:
+        ended = stack.enter_context(Signalled())
         collector = listening.collector()
         if record is not None:
             from auxconn.recording.recorder import Recorder

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from auxconn.signalled import Signalled
 
 if TYPE_CHECKING:
     from auxconn.listening import Listening
@@ -25,10 +25,8 @@ def run(
     """
     from auxconn.exporter.server import Exporter
 
-    ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
     with (
+        Signalled() as ended,
         listening.collector() as collector,
         Exporter(collector.store, collector) as exporter,
     ):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 from auxconn.listening import Listening
 from auxconn.recording.opened import Recording, RecordingWarning
 from auxconn.recording.recorder import Recorder
+from auxconn.signalled import Signalled
 
 LOOK_SECONDS = 0.2
 
@@ -25,28 +24,19 @@ def record(
 
     Raises what `Listening.collector` and `Recorder` raise.
     """
-    ended = threading.Event()
-    before = {
-        number: signal.signal(number, lambda *_: ended.set())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        with listening.collector() as collector:
-            recorder = Recorder(collector, folder, flush_seconds=flush_seconds)
-            try:
-                echo(f"Engines connect to {collector.address}")
-                echo(f"Recording into {folder}  (Ctrl-C ends it)")
-                _watch(recorder, ended, echo)
-            finally:
-                # The collector's last words are kept too.
-                collector.close()
-                recorder.close()
-        if recorder.status.problem:
-            echo(recorder.status.problem)
-        echo(f"{open_quietly(folder)!r}")
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with Signalled() as ended, listening.collector() as collector:
+        recorder = Recorder(collector, folder, flush_seconds=flush_seconds)
+        try:
+            echo(f"Engines connect to {collector.address}")
+            echo(f"Recording into {folder}  (Ctrl-C ends it)")
+            _watch(recorder, ended, echo)
+        finally:
+            # The collector's last words are kept too.
+            collector.close()
+            recorder.close()
+    if recorder.status.problem:
+        echo(recorder.status.problem)
+    echo(f"{open_quietly(folder)!r}")
 
 
 def open_quietly(folder: Path) -> Recording:
@@ -56,9 +46,7 @@ def open_quietly(folder: Path) -> Recording:
         return Recording(folder)
 
 
-def _watch(
-    recorder: Recorder, ended: threading.Event, echo: Callable[[str], None]
-) -> None:
+def _watch(recorder: Recorder, ended: Signalled, echo: Callable[[str], None]) -> None:
     """Wait for the end; say when the disk takes nothing, and when it does again."""
     told = ""
     while not ended.wait(LOOK_SECONDS):
