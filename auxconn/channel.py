@@ -107,7 +107,9 @@ class Channel:
         self._acks: deque[bytes] = deque(maxlen=WAITING_ACKS)
         self._progress: Progress | None = None
         self._progress_due = False
-        self._changed = threading.Condition()
+        # Taken itself, not by the condition: see `FrameStore`.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._counting = threading.Lock()
         self._open = False
         self._inert = False
@@ -172,7 +174,7 @@ class Channel:
         """
         if not self._commands and (timeout <= 0 or self._inert):
             return []
-        with self._changed:
+        with self._lock:
             if not self._commands:
                 self._changed.wait_for(lambda: self._commands or self._inert, timeout)
             commands = list(self._commands)
@@ -205,7 +207,7 @@ class Channel:
         if self._inert:
             return
         self._inert = True
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()
         self._link.close(text_of(reason), timeout)
         with self._counting:
@@ -253,7 +255,7 @@ class Channel:
 
     def wait_connected(self, timeout: float) -> bool:
         """Wait until a collector takes rows; False when `timeout` seconds ran out."""
-        with self._changed:
+        with self._lock:
             return self._changed.wait_for(lambda: self._open, timeout)
 
     def _hurry(self, table: str) -> None:
@@ -298,14 +300,14 @@ class Channel:
                 f"{WAITING_COMMANDS} commands wait for the engine already",
             )
         else:
-            with self._changed:
+            with self._lock:
                 self._commands.append(command)
                 self._changed.notify_all()
 
     def _opened(self, open_: bool) -> None:
         if open_ and self._progress is not None:
             self._progress_due = True
-        with self._changed:
+        with self._lock:
             self._open = open_
             self._changed.notify_all()
 
@@ -323,7 +325,8 @@ class Channel:
         """
         self._inert = True
         self._open = False
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._counting = threading.Lock()
         self._commands.clear()
 

@@ -170,10 +170,10 @@ class Collector:
         TimeoutError
             When they were not within `timeout` seconds; the text has what they were.
         """
-        with self._sources.changed:
-            if self._sources.changed.wait_for(lambda: wanted(self.sources()), timeout):
-                return self.sources()
-            raise TimeoutError(f"after {timeout:g} s the sources are {self.sources()}")
+        met, sources = self._sources.wait_for(wanted, timeout)
+        if met:
+            return sources
+        raise TimeoutError(f"after {timeout:g} s the sources are {sources}")
 
     def command(
         self,

@@ -71,7 +71,10 @@ class FrameStore(ByTable):
     def __init__(self, rows: int | Mapping[str, int] = DEFAULT_ROWS) -> None:
         # Not re-entrant: a finalizer that offers a record may run inside `append` itself, and
         # must find the lock taken.
-        self._lock = threading.Condition(threading.Lock())
+        # Taken itself, not by the condition: that does it in Python, where Ctrl-C in a
+        # notebook could come between the lock and the `with` that gives it back.
+        self._lock = threading.Lock()
+        self._grown = threading.Condition(self._lock)
         self._waiting = 0
         self._names = Names()
         self._intake = Intake()
@@ -151,7 +154,7 @@ class FrameStore(ByTable):
             raw["engine"] = np.array(numbers, np.uint16)[places]
             found.ring.push(rows, raw, {})
             if self._waiting:
-                self._lock.notify_all()
+                self._grown.notify_all()
         return rows
 
     def offer(self, table: str, record: msgspec.Struct, engine: str, rank: int) -> bool:
@@ -336,7 +339,7 @@ class FrameStore(ByTable):
                         return False
                     # Not for as long as may be: an offer that met the lock held was
                     # left in the inbox, and nobody else might come to take it in.
-                    self._lock.wait(min(left, 0.05))
+                    self._grown.wait(min(left, 0.05))
                     self._take_in()
                 return True
             finally:
@@ -383,7 +386,7 @@ class FrameStore(ByTable):
         code = self._number(engine)
         self._tables[table].ring.push(rows, columns, {"engine": code, "rank": rank})
         if self._waiting:
-            self._lock.notify_all()
+            self._grown.notify_all()
 
     def _number(self, engine: str) -> int:
         return self._names.code(

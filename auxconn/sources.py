@@ -84,7 +84,9 @@ class Sources:
         """Messages of those who had not said hello."""
         self.refused = 0
         """Greetings refused."""
-        self.changed = threading.Condition(threading.RLock())
+        # Taken itself, not by the condition: see `FrameStore`.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._store = store
         self._clock = clock
         self._on_ack = on_ack
@@ -95,13 +97,21 @@ class Sources:
 
     def snapshot(self) -> list[Source]:
         """Every source, those gone for a short while too, by engine, rank and role."""
-        with self.changed:
+        with self._lock:
             now = self._clock()
             return [live.snapshot(now) for live in self._roster.all]
 
+    def wait_for(
+        self, wanted: Callable[[list[Source]], bool], timeout: float
+    ) -> tuple[bool, list[Source]]:
+        """Wait until the sources are as `wanted`; whether they are, and what they are."""
+        with self._lock:
+            met = self._changed.wait_for(lambda: wanted(self.snapshot()), timeout)
+            return met, self.snapshot()
+
     def peer_of(self, key: Key, incarnation: str) -> bytes | None:
         """Where to send a message for a source; None when it is gone."""
-        with self.changed:
+        with self._lock:
             live = self._roster.live.get(key)
             if live is None or live.gone_since is not None:
                 return None
@@ -109,7 +119,7 @@ class Sources:
 
     def receive(self, peer: bytes, data: bytes) -> Welcome | None:
         """Take in one message from the connection `peer`; return what to answer."""
-        with self.changed:
+        with self._lock:
             if len(data) > MESSAGE_LIMIT:
                 self._bad(
                     peer, f"a message of {len(data)} B; the limit is {MESSAGE_LIMIT}"
@@ -146,12 +156,12 @@ class Sources:
 
     def malformed_from(self, peer: bytes, problem: str) -> None:
         """Count a message that did not even have the right form."""
-        with self.changed:
+        with self._lock:
             self._bad(peer, problem)
 
     def tick(self) -> None:
         """Look at the clock: who is stale, what is to be told, who can be forgotten."""
-        with self.changed:
+        with self._lock:
             now = self._clock()
             for live in list(self._roster.live.values()):
                 self._teller.tell(live)
@@ -182,7 +192,7 @@ class Sources:
 
     def close(self) -> None:
         """Tell what is untold; nothing is received any more."""
-        with self.changed:
+        with self._lock:
             for live in self._roster.live.values():
                 self._teller.tell(live, at_once=True)
             self._teller.tell_of_strangers(at_once=True)
@@ -343,4 +353,4 @@ class Sources:
 
     def _moved(self) -> None:
         self.version += 1
-        self.changed.notify_all()
+        self._changed.notify_all()

@@ -33,7 +33,9 @@ class Pacer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
-        self._changed = threading.Condition()
+        # Taken itself, not by the condition: see `FrameStore`.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._speed = check_speed(steps_per_s)
         self._paused = False
         self._due = clock()
@@ -46,7 +48,7 @@ class Pacer:
     @steps_per_s.setter
     def steps_per_s(self, speed: float | None) -> None:
         checked = check_speed(speed)
-        with self._changed:
+        with self._lock:
             self._speed = checked
             self._due = self._clock()
             self._changed.notify_all()
@@ -58,25 +60,25 @@ class Pacer:
 
     def pause(self) -> None:
         """Let no step through until `resume`."""
-        with self._changed:
+        with self._lock:
             self._paused = True
             self._changed.notify_all()
 
     def resume(self) -> None:
         """Let steps through again."""
-        with self._changed:
+        with self._lock:
             self._paused = False
             self._due = self._clock()
             self._changed.notify_all()
 
     def wake(self) -> None:
         """Make a `wait` under way look again."""
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()
 
     def wait(self, at_most: float) -> bool:
         """Wait until a step may be taken, `at_most` seconds; False when it may not yet."""
-        with self._changed:
+        with self._lock:
             if not self._open():
                 left = at_most
                 if not self._paused:

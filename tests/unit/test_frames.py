@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+import signal
 import threading
 from datetime import UTC, date, datetime, timedelta
 
@@ -643,3 +645,26 @@ def test_a_time_is_looked_for_in_all_rows_though_clocks_of_engines_disagree(stor
     assert found(last=3) == [30, 50]
     assert found(engine="b") == [30]
     assert len(store.steps(since_t=made.T0 + 60)) == 0
+
+
+def test_an_interrupt_at_any_moment_leaves_the_store_open():
+    store = FrameStore(100)
+    store.append("steps", [made.steps(1)], "lab")
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    draw = random.Random(0)
+    try:
+        for _ in range(300):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, draw.uniform(2e-5, 6e-4))
+                while True:
+                    store.since("steps", 0, columns=("t",))
+            except KeyboardInterrupt:
+                assert store._lock.acquire(timeout=5)
+                store._lock.release()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
