@@ -36,8 +36,8 @@ RANKS, STEPS_PER_S, BLOCKS = 64, 100, 28
 PER_STEP = 3 + BLOCKS
 """Rows of one rank's step."""
 
-MOST_SILENT_S = 1.0
-"""A page that answers nobody for longer is felt to hang."""
+MOST_SILENT_S, MOST_UNDRAWN_S = 1.0, 5.0
+"""A page that answers nobody for longer is felt to hang; one not drawn, to be broken."""
 
 MOST_MIB = 128
 """What an engine may grow by while nobody listens to it."""
@@ -180,9 +180,9 @@ def watched(seconds: float) -> bool:
             text=True,
             cwd=ROOT,
         )
-        assert watching.stdout is not None
-        send(channels, int((seconds + 3) * STEPS_PER_S))
-        answer = watching.communicate(timeout=60)[0].splitlines()
+        while watching.poll() is None:
+            send(channels, STEPS_PER_S)
+        answer = watching.communicate()[0].splitlines()
         for channel in channels:
             channel.close(timeout=10)
         dropped = sum(sum(channel.dropped.values()) for channel in channels)
@@ -191,11 +191,14 @@ def watched(seconds: float) -> bool:
         served.wait(30)
     found = json.loads(answer[-1])
     print(
-        f"a page that adds up {RANKS} ranks: drawn every {found['between_drawings_s']:.2f} s "
-        f"in the median, {found['bytes_per_s'] / 1024:.0f} KiB/s; at longest it was silent "
-        f"for {found['longest_silence_s']:.2f} s; {dropped:,} rows dropped"
+        f"a page that adds up {RANKS} ranks, in Chromium: open after "
+        f"{found['opened_s']:.1f} s, drawn every "
+        f"{found['drawings']['median_s']:.2f} s in the median; its beat of 0.2 s came every "
+        f"{found['beats']['median_s']:.2f} s, at longest after "
+        f"{found['beats']['longest_s']:.2f} s; {dropped:,} rows dropped"
     )
-    return found["longest_silence_s"] <= MOST_SILENT_S and not dropped
+    drawn = found["drawings"]["count"] > seconds / MOST_UNDRAWN_S
+    return drawn and found["beats"]["longest_s"] <= MOST_SILENT_S and not dropped
 
 
 def rss_mib() -> float:

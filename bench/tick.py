@@ -1,6 +1,6 @@
 """What a tick of the page costs the server: `python -m bench.tick`.
 
-A real server with one real connection, over rings that are full to the last row, while
+A real server with one real browser, over rings that are full to the last row, while
 another thread appends what an engine at 50 steps/s would. What is measured is the CPU time
 of the server's thread, with all that it does: taking snapshots, drawing, serializing,
 sending, and the lighter looks between two drawings. It is divided by the drawings.
@@ -30,29 +30,6 @@ from bench.serving import Serving
 
 LIMIT_MS = 50.0
 ROUNDS, SECONDS = 9, 2.0
-
-CLIENT = """
-import asyncio, json, re, sys, urllib.request
-from tornado.httpclient import HTTPRequest
-from tornado.websocket import websocket_connect
-
-async def main(url):
-    html = urllib.request.urlopen(url).read().decode()
-    token = re.search(r'"token":"([^"]+)"', html).group(1)
-    socket = await websocket_connect(
-        HTTPRequest(url.replace("http", "ws") + "ws"), subprotocols=["bokeh", token]
-    )
-    ready = {"type": "event", "name": "document_ready", "values": {"type": "map"}}
-    said = {"kind": "MessageSent", "msg_type": "bokeh_event", "msg_data": ready}
-    for frame in ({"msgid": "1", "msgtype": "PATCH-DOC"}, {}, {"events": [said]}):
-        await socket.write_message(json.dumps(frame))
-    print("connected", flush=True)
-    while await socket.read_message() is not None:
-        pass
-
-asyncio.run(main(sys.argv[1]))
-"""
-"""A browser that says it is ready, takes what it is sent, and draws nothing."""
 
 
 def full_store(rows: int, feed_rate: float) -> tuple[FrameStore, Feed]:
@@ -106,7 +83,8 @@ def main() -> int:
 
     with Serving(server) as serving:
         client = subprocess.Popen(
-            [sys.executable, "-c", CLIENT, serving.url],
+            [sys.executable, "-m", "bench.watching", serving.url, "86400"],
+            cwd=Path(__file__).resolve().parent.parent,
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -152,7 +130,9 @@ def _round(dashboard: object, thread: threading.Thread) -> tuple[float, float]:
     cpu = time.clock_gettime(clock) - cpu
     wall = time.monotonic() - wall
     drawn = dashboard.draws - draws  # type: ignore[attr-defined]
-    return 1000 * cpu / max(drawn, 1), cpu / wall
+    if not drawn:
+        raise RuntimeError("the page was not drawn at all: there is nothing to measure")
+    return 1000 * cpu / drawn, cpu / wall
 
 
 def _feed(feed: Feed, stop: threading.Event) -> None:

@@ -1,71 +1,80 @@
-"""A browser as far as the server goes: it takes what it is sent, and draws nothing.
+"""A browser that looks at the page: what a person at it would feel.
 
-`python -m bench.watching URL SECONDS` says `connected`, and after that time, as JSON, how
-often the server beat and drew. The server beats five times a second whatever it draws, so
-the longest gap between two messages is how long it answered nobody.
+`python -m bench.watching URL SECONDS` says `connected` when the page is drawn, and after
+that time, as JSON, how often it was drawn. The page's server beats five times a second
+whatever it draws, so the longest time between two beats that the browser has seen is how
+long the page stood still.
 """
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
-import re
 import statistics
 import sys
 import time
-import urllib.request
+from pathlib import Path
+from typing import Any
 
-from tornado.httpclient import HTTPRequest
-from tornado.websocket import websocket_connect
+from playwright.sync_api import sync_playwright
 
-DRAWING = 5_000
-"""Bytes from which on a message is one of a drawing: it carries columns of a plot."""
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
-STILL = 0.05
-"""Seconds of silence after which a message belongs to the next tick."""
+import chromium
 
+SETTLE_SECONDS = 5.0
+"""The first drawing reads all that is kept, which is part of opening the page."""
 
-async def watch(url: str, seconds: float) -> dict[str, float]:
-    """Open the page at `url` and look at it for some time."""
-    html = urllib.request.urlopen(url).read().decode()
-    token = re.search(r'"token":"([^"]+)"', html)
-    assert token is not None
-    path, _, query = url.partition("?")
-    socket = await websocket_connect(
-        HTTPRequest(f"{path.replace('http', 'ws', 1)}ws?{query}"),
-        subprotocols=["bokeh", token.group(1)],
-    )
-    ready = {"type": "event", "name": "document_ready", "values": {"type": "map"}}
-    said = {"kind": "MessageSent", "msg_type": "bokeh_event", "msg_data": ready}
-    for frame in ({"msgid": "1", "msgtype": "PATCH-DOC"}, {}, {"events": [said]}):
-        await socket.write_message(json.dumps(frame))
-    print("connected", flush=True)
-    times: list[float] = []
-    drawn: list[float] = []
-    took = 0
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        message = await socket.read_message()
-        assert message is not None, "the server closed the connection"
-        now = time.monotonic()
-        times.append(now)
-        took += len(message)
-        if len(message) > DRAWING and (not drawn or now - drawn[-1] > STILL):
-            drawn.append(now)
-    gaps = [b - a for a, b in itertools.pairwise(times)]
-    between = [b - a for a, b in itertools.pairwise(drawn)]
-    return {
-        "longest_silence_s": max(gaps),
-        "drawings": len(drawn),
-        "between_drawings_s": statistics.median(between) if between else seconds,
-        "bytes_per_s": took / seconds,
+WATCH = """() => {
+  const find = (name) => {
+    for (const drawn of window.Bokeh?.documents ?? []) {
+      const found = drawn.get_model_by_name(name)
+      if (found) return found
     }
+  }
+  const top = find("auxconn-topbar"), plot = find("auxconn-retained")
+  const seen = window.seen = { beats: [], drawings: [] }
+  let beat, data
+  setInterval(() => {
+    const now = performance.now(), one = (top.data ?? top).beat
+    if (one !== beat) { beat = one; seen.beats.push(now) }
+    if (plot.data !== data) { data = plot.data; seen.drawings.push(now) }
+  }, 10)
+}"""
+
+
+def watch(url: str, seconds: float) -> dict[str, Any]:
+    """Open the page at `url` and look at it for some time."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium.find(), args=chromium.ARGUMENTS
+        )
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        began = time.monotonic()
+        page.goto(url)
+        page.locator(".pill .word").wait_for(timeout=60_000)
+        page.locator(".ac-plot-retained canvas").first.wait_for(timeout=60_000)
+        opened = time.monotonic() - began
+        print("connected", flush=True)
+        page.wait_for_timeout(1000 * SETTLE_SECONDS)
+        page.evaluate(WATCH)
+        page.wait_for_timeout(1000 * seconds)
+        seen = page.evaluate("() => window.seen")
+        browser.close()
+    found: dict[str, Any] = {"opened_s": opened}
+    for what, times in seen.items():
+        gaps = [(b - a) / 1000 for a, b in itertools.pairwise(times)]
+        found[what] = {
+            "count": len(times),
+            "median_s": statistics.median(gaps) if gaps else seconds,
+            "longest_s": max(gaps, default=seconds),
+        }
+    return found
 
 
 def main() -> None:
     """Watch, and print what was seen."""
-    print(json.dumps(asyncio.run(watch(sys.argv[1], float(sys.argv[2])))), flush=True)
+    print(json.dumps(watch(sys.argv[1], float(sys.argv[2]))), flush=True)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .keeper import Keeper, Process
+from .shared import SharedRows
 from .snapshot import WINDOWS, Link, Reader, Snapshot, State, Window
 from .subjects import InFrames, Subject, named
 from .tape import Tape
@@ -134,6 +135,7 @@ class Hub:
         self._readers: dict[str, Reader] = {}
         self._last_step: dict[str, tuple[int, float]] = {}
         self._in_frames = InFrames(store)
+        self._rows = SharedRows(store)
         self._closers: list[Any] = []
 
     # Ways to make one
@@ -402,7 +404,8 @@ class Hub:
         only
             Those of `names` to add up; all when there is none among them.
         """
-        parts = self._parts(self.names()[:MOST_TOGETHER], window)
+        with self._lock, self._rows.one_look():
+            parts = self._parts(self.names()[:MOST_TOGETHER], window)
         return together(parts or [self.snapshot(None, window)], only)
 
     def _parts(self, names: Sequence[str], window: Window) -> list[Snapshot]:
@@ -414,7 +417,7 @@ class Hub:
         with self._lock:
             reader = self._readers.get(known)
             if reader is None:
-                reader = Reader(self.store, *subject, known, clock=self._clock)
+                reader = Reader(self._rows, *subject, known, clock=self._clock)
                 self._readers[known] = reader
                 self._forget(known)
             reader.advance()
@@ -430,7 +433,7 @@ class Hub:
         """Read on without looking, as for a paused view of `snapshot`."""
         if snapshot is None:
             return
-        with self._lock:
+        with self._lock, self._rows.one_look():
             for part in snapshot.parts or (snapshot,):
                 reader = self._readers.get(part.name)
                 if reader is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import signal
 import socket
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ UNUSED_SESSION_MS = 15_000
 KEEP_SESSION_MS = 60_000
 """A session is kept so long after its browser went away, so that it can reconnect."""
 
+SWITCH_SECONDS = 0.0005
+"""How long one thread of the server keeps the interpreter from another; Python's is 5 ms."""
 
 TELL_SECONDS = 60.0
 """Lost messages of closed browsers are told at most so often."""
@@ -94,6 +97,9 @@ def serve(
         verbose=False,
     )
     if start:
+        # Numpy gives the interpreter away in each of its loops. A collector that is busy takes
+        # it for this long then, some thousand times in the drawing of many engines.
+        sys.setswitchinterval(SWITCH_SECONDS)
         server.start()
         host = "localhost" if address in ("0.0.0.0", "::") else address
         told = f"auxconn is at http://{host}:{port}/  (Ctrl-C ends it)"

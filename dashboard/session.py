@@ -300,7 +300,8 @@ class Dashboard(pn.viewable.Viewer):
                 self.hub.advance(self.snapshot)
                 self._drawn = time.monotonic()
             return
-        pace = max(self.refresh, self._cost / SHARE) if self.seen else UNSEEN_SECONDS
+        slow = min(self._cost / SHARE, UNSEEN_SECONDS)
+        pace = max(self.refresh, slow) if self.seen else UNSEEN_SECONDS
         due = time.monotonic() - self._drawn >= pace - TICK_SECONDS / 2
         if due and self.seen and not self.paused:
             self.draw()

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from auxconn.frames import Delta, FrameStore
     from auxconn.wire import Fact
 
+    from .shared import SharedRows
+
 WINDOWS = (30, 60, 300, 900, 3600)
 """Seconds of history that the page can show."""
 
@@ -229,7 +231,7 @@ class Reader:
 
     def __init__(
         self,
-        store: FrameStore,
+        store: FrameStore | SharedRows,
         engine: str | None,
         rank: int | None = None,
         name: str = "",

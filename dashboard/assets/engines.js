@@ -45,7 +45,7 @@ export function render({ model }) {
       const tick = h("input")
       tick.type = "checkbox"
       const name = button("name", "", "Look at this engine alone")
-      const pill = h("span", "pill"), word = h("span", "word")
+      const pill = h("span", "mark"), word = h("span", "said")
       pill.append(h("i"), word)
       const line = { tr, tick, name, pill, word, row: {} }
       tick.addEventListener("change", () => model.send_msg({ tick: line.row.name }))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -131,7 +132,8 @@ class EnginesView:
         of = words.plural(len(parts), "engine")
         return self.source.show(
             columns=[
-                {"key": card["key"], "label": card["label"]} for card in shown[0][1]
+                {"key": card["key"], "label": re.split(" /|,", card["label"])[0]}
+                for card in shown[0][1]
             ],
             rows=[_line(part, own, tops, ticked) for part, own in shown],
             sort=self._sort,

@@ -117,7 +117,7 @@ def _released(snapshot: Snapshot, over: str) -> dict[str, Any]:
     total = table.total("released") or (0 if known else None)
     ever = snapshot.totals.get("released", 0) if known else None
     bars = table.coarse(COARSE)
-    values = np.where(_alive(snapshot), bars.sums["released"] / bars.width, np.nan)
+    values = _ended(snapshot, bars, _alive(snapshot), bars.sums["released"])
     return {
         "key": "released",
         "label": "Released",
@@ -174,7 +174,7 @@ def _rows(snapshot: Snapshot, over: str) -> dict[str, Any]:
     rows, size = (snapshot.rate("rows", name) for name in ("rows", "bytes"))
     table = snapshot.visible("rows")
     bars = table.coarse(COARSE)
-    values = np.where(bars.rows > 0, bars.sums["rows"] / bars.width, np.nan)
+    values = _ended(snapshot, bars, bars.rows > 0, bars.sums["rows"])
     value, prefix = _split(words.short(rows))
     return {
         "key": "rows",
@@ -276,7 +276,7 @@ def _engine(snapshot: Snapshot) -> dict[str, Any]:
         else "no steps",
         "tip": explain("steps_rate"),
         "color": _NEUTRAL,
-        "spark": _spark(np.where(_alive(snapshot), bars.rows / bars.width, np.nan)),
+        "spark": _spark(_ended(snapshot, bars, _alive(snapshot), bars.rows)),
         "top": 0,
         "base": None,
     }
@@ -287,6 +287,13 @@ def _alive(snapshot: Snapshot) -> Values:
     steps: Buckets = snapshot.visible("steps").coarse(COARSE)
     begun = np.maximum.accumulate(steps.rows > 0)
     found: Values = begun & (steps.start <= snapshot.end)
+    return found
+
+
+def _ended(snapshot: Snapshot, bars: Buckets, known: Values, counts: Values) -> Values:
+    """Counts per second where they are known; not of a bar that is still being filled."""
+    whole = known & (bars.start + bars.width <= snapshot.end + 1e-6)
+    found: Values = np.where(whole, counts / bars.width, np.nan)
     return found
 
 

@@ -57,13 +57,17 @@ def test_all_engines_side_by_side_and_those_ticked_added_up(cluster, open_page):
     assert "engine=%2A" in page.page.url or "engine=*" in page.page.url
     whose = page.page.locator(".ac-lookups td.who")
     page.until(lambda: {"east", "west"} <= set(whose.all_inner_texts()), 60)
-    assert "choose one to steer it" in page.page.locator(".ac-side").inner_text()
+    assert page.page.get_by_text("Several engines: choose one to steer it.").is_visible()
     assert page.page.locator(".ac-control-capacity input").is_disabled()
 
     table.get_by_role("checkbox", name="Add up west").uncheck()
     page.until(lambda: page.newest("retained", "capacity") == demo.CONFIG.capacity)
-    assert "adds up 1 of 2" in table.inner_text()
+    assert table.get_by_text("adds up 1 of 2").is_visible()
     assert number(page.card("engine")["value"]) < 30
+
+    # The address opens it as it is.
+    other = open_page(page.page.url, "")
+    other.until(lambda: [one["on"] for one in lines(other)] == [True, False], 20)
 
     table.get_by_role("button", name="west").click()
     page.until(lambda: choice.input_value() == "west", 10)
