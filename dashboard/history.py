@@ -14,7 +14,7 @@ import dataclasses
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -25,10 +25,11 @@ from auxconn.exporter.history import History, Stretch
 from auxconn.frames import FrameStore
 
 from .derive import BLOCK_EVENTS, METHODS, PLANS, REFUSALS, RUN_ENDS
-from .hub import Hub
+from .hub import MOST_TOGETHER, Hub
 from .rollup import Buckets
 from .snapshot import COARSE, LONG_WINDOWS, Link, Snapshot, Window
 from .subjects import Subject, named
+from .together import together
 
 Values = np.ndarray[Any, np.dtype[Any]]
 
@@ -275,8 +276,12 @@ class HistoryHub(Hub):
             name=chosen,
         )
 
-    def _parts(self, names: Sequence[str], window: Window) -> list[Snapshot]:
-        return [self.snapshot(name, window) for name in names]
+    def together(
+        self, only: Collection[str], window: Window, *, wait: bool = True
+    ) -> Snapshot:
+        """Several engines; each is read in a thread anyway."""
+        names = self.names()[:MOST_TOGETHER] or [""]
+        return together([self.snapshot(name, window) for name in names], only)
 
     # In threads of their own
 

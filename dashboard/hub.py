@@ -16,16 +16,16 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .crowd import About, Crowd
 from .keeper import Keeper, Process
-from .shared import SharedRows
 from .snapshot import WINDOWS, Link, Reader, Snapshot, State, Window
 from .subjects import InFrames, Subject, named
 from .tape import Tape
-from .together import joined_link, together
+from .together import ALL, joined_link
 
 if TYPE_CHECKING:
     from auxconn.engine.job import Job
@@ -57,7 +57,7 @@ LAB = "lab"
 IDLE_SECONDS = 3.0
 """A live engine without a step for so long is shown as idle."""
 
-MOST_READERS = 128
+MOST_READERS = 16
 """Engines that are read at one time; one that is looked at again is read anew."""
 
 MOST_TOGETHER = 64
@@ -135,7 +135,7 @@ class Hub:
         self._readers: dict[str, Reader] = {}
         self._last_step: dict[str, tuple[int, float]] = {}
         self._in_frames = InFrames(store)
-        self._rows = SharedRows(store)
+        self._crowd = Crowd(store, self._clock, self._whom, self._about)
         self._closers: list[Any] = []
 
     # Ways to make one
@@ -276,6 +276,7 @@ class Hub:
         closers, self._closers = self._closers, []
         for closer in closers:
             closer()
+        self._crowd.close()
         # After the collector, whose last words are worth keeping too.
         self.tape.close()
 
@@ -396,58 +397,67 @@ class Hub:
         """
         return self._snapshot(self._find(name), window)
 
-    def together(self, only: Collection[str], window: Window) -> Snapshot:
+    def together(
+        self, only: Collection[str], window: Window, *, wait: bool = True
+    ) -> Snapshot:
         """One moment of several engines, one beside the other and added up.
 
         Parameters
         ----------
         only
             Those of `names` to add up; all when there is none among them.
+        wait
+            False takes what was read last when there are many.
         """
-        with self._lock, self._rows.one_look():
-            parts = self._parts(self.names()[:MOST_TOGETHER], window)
-        return together(parts or [self.snapshot(None, window)], only)
+        return self._crowd.look(only, window, self.epoch, wait=wait)
 
-    def _parts(self, names: Sequence[str], window: Window) -> list[Snapshot]:
+    def _whom(self) -> list[tuple[str, Subject, Any]]:
+        """Those who are looked at together."""
         sources = self._sources()
-        return [self._snapshot(self._find(name, sources), window) for name in names]
+        names = list(self._subjects(sources))[:MOST_TOGETHER]
+        return [self._find(name, sources) for name in names]
 
     def _snapshot(self, found: tuple[str, Subject, Any], window: Window) -> Snapshot:
-        known, subject, source = found
+        known, subject, _ = found
         with self._lock:
             reader = self._readers.get(known)
             if reader is None:
-                reader = Reader(self._rows, *subject, known, clock=self._clock)
+                reader = Reader(self.store, *subject, known, clock=self._clock)
                 self._readers[known] = reader
                 self._forget(known)
             reader.advance()
+            return reader.snapshot(window, *self._about(found, reader), self.epoch)
+
+    def _about(self, found: tuple[str, Subject, Any], reader: Reader) -> About:
+        """What is to be said of an engine beside its rows."""
+        known, subject, source = found
+        with self._lock:
             link = self._link(known, subject, source, reader)
-            if self.read_only:
-                link = dataclasses.replace(link, read_only=True)
-            facts = self._facts(source)
-            able = source is not None and not self.read_only
-            commands = frozenset(source.commands if source is not None and able else ())
-            return reader.snapshot(window, link, facts, commands, self.epoch)
+        if self.read_only:
+            link = dataclasses.replace(link, read_only=True)
+        able = source is not None and not self.read_only
+        commands = frozenset(source.commands if source is not None and able else ())
+        return link, self._facts(source), commands
 
     def advance(self, snapshot: Snapshot | None) -> None:
         """Read on without looking, as for a paused view of `snapshot`."""
         if snapshot is None:
             return
-        with self._lock, self._rows.one_look():
-            for part in snapshot.parts or (snapshot,):
-                reader = self._readers.get(part.name)
-                if reader is not None:
-                    reader.advance()
+        if snapshot.name == ALL:
+            self.together((), snapshot.window, wait=False)
+            return
+        with self._lock:
+            reader = self._readers.get(snapshot.name)
+            if reader is not None:
+                reader.advance()
 
     def behind(self, snapshot: Snapshot) -> int:
         """Steps that were read since a snapshot was taken."""
+        if snapshot.parts:
+            return self._crowd.behind(snapshot)
         with self._lock:
-            readers = (
-                (self._readers.get(part.name), part)
-                for part in snapshot.parts or (snapshot,)
-                if not snapshot.summed or part.subject in snapshot.summed
-            )
-            return sum(one.behind(part) for one, part in readers if one is not None)
+            reader = self._readers.get(snapshot.name)
+            return 0 if reader is None else reader.behind(snapshot)
 
     def link(self, name: str | None) -> Link:
         """How it stands with an engine, without reading its rows."""
@@ -466,7 +476,8 @@ class Hub:
     def _link_of(self, found: tuple[str, Subject, Any]) -> Link:
         known, subject, source = found
         with self._lock:
-            return self._link(known, subject, source, self._readers.get(known))
+            reader = self._readers.get(known) or self._crowd.steps(known)
+            return self._link(known, subject, source, reader)
 
     def clear(self) -> None:
         """Forget all rows that were read so far, for all who look."""
@@ -480,6 +491,7 @@ class Hub:
             yield
             self._readers.clear()
             self.epoch += 1
+        self._crowd.forget()
 
     def _clock(self) -> float:
         """Wall clock of what is shown: of now, or of the place in a recording."""

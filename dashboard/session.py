@@ -67,9 +67,6 @@ REFRESH = (0.2, 0.5, 1.0, 2.0, 5.0)
 TICK_SECONDS = 0.2
 """Answers, states and ages are looked at so often, whatever the refresh rate."""
 
-SHARE = 0.25
-"""Of a server's time that the drawings of one page may take: many engines are drawn slower."""
-
 UNSEEN_SECONDS = 5.0
 """A page in a hidden tab is not drawn, and reads on this seldom."""
 
@@ -143,7 +140,7 @@ class Dashboard(pn.viewable.Viewer):
         self.seen = True
         """False while the browser's tab is hidden."""
         self._shown = False
-        self._drawn = self._cost = 0.0
+        self._drawn = 0.0
         self._pinned: tuple[float, float] | None = None
         self._paused_at = 0.0
         self._callback: Any = None
@@ -300,8 +297,7 @@ class Dashboard(pn.viewable.Viewer):
                 self.hub.advance(self.snapshot)
                 self._drawn = time.monotonic()
             return
-        slow = min(self._cost / SHARE, UNSEEN_SECONDS)
-        pace = max(self.refresh, slow) if self.seen else UNSEEN_SECONDS
+        pace = self.refresh if self.seen else UNSEEN_SECONDS
         due = time.monotonic() - self._drawn >= pace - TICK_SECONDS / 2
         if due and self.seen and not self.paused:
             self.draw()
@@ -341,17 +337,18 @@ class Dashboard(pn.viewable.Viewer):
             raise problem
         # Only a drawing clears a fault: the looks between two drawings do too little.
         self.failures = 0
-        self._cost = time.monotonic() - self._drawn
 
-    def _look(self, window: Window) -> Snapshot:
+    def _look(self, window: Window, *, wait: bool = False) -> Snapshot:
         if self.engine == ALL:
-            return self.hub.together(self.only, window)
+            return self.hub.together(self.only, window, wait=wait)
         return self.hub.snapshot(self.engine or None, window)
 
     def _link(self, snapshot: Snapshot) -> Any:
         """How it stands by now with what a snapshot shows."""
         if snapshot.parts:
             return self.hub.links(snapshot)
+        if snapshot.name == ALL:
+            return snapshot.link
         return self.hub.link(self.engine or None)
 
     @property
@@ -368,7 +365,7 @@ class Dashboard(pn.viewable.Viewer):
 
     def _status(self, snapshot: Snapshot) -> Snapshot:
         """The kept snapshot with the engine's present facts, for the controls."""
-        if snapshot.parts:
+        if snapshot.name == ALL:
             return snapshot
         source = self.hub.source(snapshot.name)
         facts_now = snapshot.facts if source is None else source.facts
@@ -451,7 +448,7 @@ class Dashboard(pn.viewable.Viewer):
         window = Window(
             float(self.window), self._pinned or (held.end - self.window, held.end)
         )
-        snapshot = self._look(window)
+        snapshot = self._look(window, wait=True)
         self.axis.update(snapshot)
         for plot in self.plots.values():
             plot.update(snapshot)

@@ -57,7 +57,9 @@ def test_all_engines_side_by_side_and_those_ticked_added_up(cluster, open_page):
     assert "engine=%2A" in page.page.url or "engine=*" in page.page.url
     whose = page.page.locator(".ac-lookups td.who")
     page.until(lambda: {"east", "west"} <= set(whose.all_inner_texts()), 60)
-    assert page.page.get_by_text("Several engines: choose one to steer it.").is_visible()
+    assert page.page.get_by_text(
+        "Several engines: choose one to steer it."
+    ).is_visible()
     assert page.page.locator(".ac-control-capacity input").is_disabled()
 
     table.get_by_role("checkbox", name="Add up west").uncheck()

@@ -1,5 +1,6 @@
 """Several engines looked at together: their sums, their levels, and the lines side by side."""
 
+import threading
 import time
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from auxconn.frames import FrameStore
 from auxconn.records import Events
+from auxconn_dashboard.crowd import FEW
 from auxconn_dashboard.derive import PLANS
 from auxconn_dashboard.hub import MOST_TOGETHER, Hub
 from auxconn_dashboard.session import live
@@ -214,9 +216,16 @@ class Page:
             feed.run(steps)
 
     def tick(self):
-        self.dashboard._drawn = self.dashboard._cost = 0.0
+        self.dashboard._drawn = 0.0
         self.dashboard.tick()
         assert self.dashboard.failures == 0, self.dashboard.problem
+
+    def read(self):
+        """Tick until what the thread reads is drawn."""
+        end = time.monotonic() + 20
+        while not self.dashboard.snapshot.parts:
+            assert time.monotonic() < end
+            self.tick()
 
     def say(self, **said):
         self.dashboard.engines.ask(said)
@@ -285,6 +294,7 @@ def test_ticks_choose_what_is_added_up():
 
 def test_lines_are_sorted_by_what_one_asks_for_and_turned():
     page = Page(*(("many", rank) for rank in range(PAGE + 5)), engine=ALL)
+    page.read()
     first = [f"many · rank {rank}" for rank in range(PAGE)]
     assert page.names == first
     page.say(page=1)
@@ -333,13 +343,69 @@ def test_all_together_are_not_steered():
     assert all(page.dashboard.controls.widgets[name].disabled for name in ("capacity",))
 
 
-def test_a_page_that_is_slow_to_draw_is_drawn_less_often():
-    page = Page(("a", 0), engine="a")
+def test_many_are_read_by_a_thread_and_the_page_draws_what_was_read_last():
+    page = Page(*(("many", rank) for rank in range(FEW + 1)), engine=ALL)
     dashboard = page.dashboard
-    drawn = dashboard.draws
-    dashboard._cost, dashboard._drawn = 2.0, time.monotonic() - 1.0
-    dashboard.tick()
-    assert dashboard.draws == drawn
-    dashboard._drawn = time.monotonic() - 8.0
-    dashboard.tick()
-    assert dashboard.draws == drawn + 1
+    first = dashboard.snapshot
+    assert first.name == ALL
+    assert first.parts or first.link.text == f"reading {FEW + 1} engines"
+    crowd = dashboard.hub._crowd
+    page.read()
+    assert len(page.lines) == FEW + 1
+    # Other ticks are drawn at once, of what is there.
+    page.say(tick="many · rank 0")
+    assert len(dashboard.snapshot.summed) == FEW
+    assert [line["on"] for line in page.lines][:2] == [False, True]
+    page.say(all=True)
+    end = time.monotonic() + 20
+    # It rests in between, and what was read is drawn meanwhile.
+    drawn, crowd._rested = dashboard.snapshot, time.monotonic() + 60
+    page.run(10)
+    page.tick()
+    assert dashboard.snapshot is drawn
+    crowd._rested = 0.0
+    while dashboard.snapshot is drawn:
+        assert time.monotonic() < end
+        page.tick()
+    assert dashboard.snapshot.totals["steps"] == 510 * (FEW + 1)
+    dashboard.hub.close()
+    page.tick()
+
+
+def test_what_fails_in_the_thread_is_told_by_the_page():
+    page = Page(*(("many", rank) for rank in range(FEW + 1)), engine=ALL)
+    dashboard, crowd = page.dashboard, page.dashboard.hub._crowd
+
+    def fail(*_):
+        raise ZeroDivisionError("a fault of the reading")
+
+    crowd._under_way.result(20)
+    crowd._about, crowd._rested = fail, 0.0
+    end = time.monotonic() + 20
+    while "a fault of the reading" not in dashboard.bar.shown["more"]:
+        assert time.monotonic() < end
+        dashboard._drawn = 0.0
+        dashboard.tick()
+    dashboard.hub.close()
+
+
+def test_a_hub_is_closed_while_the_thread_reads():
+    page = Page(*(("many", rank) for rank in range(FEW + 1)), engine=ALL)
+    crowd = page.dashboard.hub._crowd
+    reading, go_on = threading.Event(), threading.Event()
+    about = crowd._about
+
+    def slow(*args):
+        reading.set()
+        assert go_on.wait(20)
+        return about(*args)
+
+    crowd._under_way.result(20)
+    crowd._about, crowd._rested = slow, 0.0
+    page.tick()
+    assert reading.wait(20)
+    closing = threading.Thread(target=page.dashboard.hub.close)
+    closing.start()
+    go_on.set()
+    closing.join(20)
+    assert not closing.is_alive()
