@@ -1,8 +1,7 @@
-"""Many engines at once: a reader for each, read in one go, and by a thread when they are many.
+"""Many engines at once, read in one go, and by a thread when they are many.
 
-Drawing sixty engines takes a tenth of a second of an idle interpreter and a whole one of an
-interpreter that also takes in what they send, since each of some thousand numpy loops gives
-it away. The page must answer meanwhile, so it draws what was read last.
+An interpreter that also takes in what sixty engines send has little time left, and the page
+must answer meanwhile: so it draws what was read last.
 """
 
 from __future__ import annotations
@@ -10,18 +9,17 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from .shared import SharedRows
-from .snapshot import Link, Reader, Snapshot, Window
+from .reader import About, CrowdReader, Reader, Standing
+from .snapshot import Link, Snapshot, Window
 from .subjects import Subject
 from .together import ALL, together
 
 if TYPE_CHECKING:
     from auxconn.frames import FrameStore
-    from auxconn.wire import Fact
 
 FEW = 8
 """So many engines are read at once by whoever draws them."""
@@ -35,8 +33,8 @@ MOST_REST = 5.0
 MOST_KEPT = 8
 """Choices of engines and stretches of time whose newest snapshot is kept."""
 
-About = tuple[Link, Mapping[str, "Fact"], frozenset[str]]
-"""What is to be said of an engine beside its rows: its link, facts and commands."""
+Found = tuple[str, Subject, Any]
+"""An engine by its name, with what is to be handed to who knows more of it."""
 
 
 class Crowd:
@@ -51,22 +49,21 @@ class Crowd:
     whom
         Returns the engines there are, by name, with what is to be handed to `about`.
     about
-        Returns what is to be said of an engine; given its reader.
+        Returns what is to be said of an engine; given how far it has come.
     """
 
     def __init__(
         self,
         store: FrameStore,
         clock: Callable[[], float],
-        whom: Callable[[], list[tuple[str, Subject, Any]]],
-        about: Callable[[tuple[str, Subject, Any], Reader], About],
+        whom: Callable[[], list[Found]],
+        about: Callable[[Found, Standing], About],
     ) -> None:
         self._store, self._clock = store, clock
         self._whom, self._about = whom, about
-        self._rows = SharedRows(store)
         self._lock = threading.RLock()
         """Held while rows are read."""
-        self._readers: dict[str, Reader] = {}
+        self._reader = CrowdReader(store, clock=clock)
         self._guard = threading.Lock()
         """Held for a moment: over what the thread does."""
         self._thread: ThreadPoolExecutor | None = None
@@ -110,20 +107,21 @@ class Crowd:
 
     def behind(self, snapshot: Snapshot) -> int:
         """Steps that were read since a snapshot of the engines was taken."""
+        ones = ((self._reader.of(part.subject), part) for part in snapshot.parts)
         return sum(
-            self._readers[part.name].behind(part)
-            for part in snapshot.parts
-            if part.subject in snapshot.summed and part.name in self._readers
+            one.behind(part)
+            for one, part in ones
+            if one is not None and part.subject in snapshot.summed
         )
 
-    def steps(self, name: str) -> Reader | None:
-        """The reader of an engine, if there is one."""
-        return self._readers.get(name)
+    def standing(self, subject: Subject) -> Standing | None:
+        """How far an engine has come, if it was ever read together with others."""
+        return self._reader.of(subject)
 
     def forget(self) -> None:
         """Read everything anew."""
         with self._lock:
-            self._readers = {}
+            self._reader = CrowdReader(self._store, clock=self._clock)
         with self._guard:
             self._newest.clear()
 
@@ -137,36 +135,36 @@ class Crowd:
             thread.shutdown(cancel_futures=True)
 
     def _read(
-        self, found: Sequence[tuple[str, Subject, Any]], window: Window, epoch: int
+        self, found: Sequence[Found], window: Window, epoch: int
     ) -> list[Snapshot]:
-        with self._lock, self._rows.one_look():
-            kept = {name for name, _, _ in found}
-            self._readers = {
-                name: reader for name, reader in self._readers.items() if name in kept
+        with self._lock:
+            reader = self._reader
+            known = [(one, reader.know(one[1], one[0])) for one in found]
+            if any(standing is None for _, standing in known):
+                # Most of those who are known have gone by now.
+                reader = self._reader = CrowdReader(self._store, clock=self._clock)
+                known = [(one, reader.know(one[1], one[0])) for one in found]
+            reader.advance()
+            abouts = {
+                one[1]: self._about(one, standing)
+                for one, standing in known
+                if standing is not None
             }
-            parts = []
-            for one in found:
-                name, subject, _ = one
-                reader = self._readers.get(name)
-                if reader is None:
-                    reader = Reader(self._rows, *subject, name, clock=self._clock)
-                    self._readers[name] = reader
-                reader.advance()
-                parts.append(reader.snapshot(window, *self._about(one, reader), epoch))
+            parts = reader.snapshots(window, abouts, epoch)
         return parts or [self._nothing(window, epoch, "")]
 
     def _nothing(self, window: Window, epoch: int, text: str) -> Snapshot:
         """What is shown while nothing is read."""
         reader = Reader(self._store, "", name=ALL, clock=self._clock)
         link = Link("still" if text else "none", text)
-        return reader.snapshot(window, link, {}, frozenset(), epoch)
+        return reader.snapshot(window, About(link, {}, frozenset()), epoch)
 
     # In the thread
 
     def _begin(
         self,
         key: Any,
-        found: Sequence[tuple[str, Subject, Any]],
+        found: Sequence[Found],
         window: Window,
         epoch: int,
     ) -> None:
@@ -179,7 +177,7 @@ class Crowd:
     def _run(
         self,
         key: Any,
-        found: Sequence[tuple[str, Subject, Any]],
+        found: Sequence[Found],
         window: Window,
         epoch: int,
     ) -> None:

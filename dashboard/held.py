@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from .rollup import Values
@@ -27,18 +29,32 @@ def held(
     until
         When now is; the snapshot's end by default.
     """
-    filled = np.maximum.accumulate(
-        np.where(np.isnan(values), -1, np.arange(values.shape[-1])), axis=-1
-    )
-    for t in absences(snapshot.events):
-        first = int(np.searchsorted(start, t, side="right"))
-        after = filled[..., first:]
-        after[after < first] = -1
-    read = np.take_along_axis(values, np.maximum(filled, 0), axis=-1)
-    found = np.where(filled >= 0, read, np.nan)
+    away = [
+        int(np.searchsorted(start, t, side="right")) for t in absences(snapshot.events)
+    ]
+    found = carried(values, away)
     if snapshot.window.pinned is None and len(start) > 1:
         now = snapshot.end if until is None else until
         found[..., start > now + (start[1] - start[0]) / 2] = np.nan
+    return found
+
+
+def carried(values: Values, away: Sequence[int] = ()) -> Values:
+    """Each reading carried on to the next one in its row.
+
+    Parameters
+    ----------
+    away
+        Places over which none is carried.
+    """
+    filled = np.maximum.accumulate(
+        np.where(np.isnan(values), -1, np.arange(values.shape[-1])), axis=-1
+    )
+    for first in away:
+        after = filled[..., first:]
+        after[after < first] = -1
+    read = np.take_along_axis(values, np.maximum(filled, 0), axis=-1)
+    found: Values = np.where(filled >= 0, read, np.nan)
     return found
 
 

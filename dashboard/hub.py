@@ -20,9 +20,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .crowd import About, Crowd
+from .crowd import Crowd, Found
 from .keeper import Keeper, Process
-from .snapshot import WINDOWS, Link, Reader, Snapshot, State, Window
+from .reader import About, Reader, Standing
+from .snapshot import WINDOWS, Link, Snapshot, State, Window
 from .subjects import InFrames, Subject, named
 from .tape import Tape
 from .together import ALL, joined_link
@@ -349,15 +350,19 @@ class Hub:
         return named(found)
 
     def _find(
-        self, name: str | None, sources: list[Any] | None = None
-    ) -> tuple[str, Subject, Any]:
+        self,
+        name: str | None,
+        sources: list[Any] | None = None,
+        subjects: dict[str, Subject] | None = None,
+    ) -> Found:
         """What a name means now: its full name, the subject, and the source of it.
 
         No name means the liveliest engine, and the name of an engine with several ranks its
         liveliest rank; of equals the lowest.
         """
         sources = self._sources() if sources is None else sources
-        subjects = self._subjects(sources)
+        if subjects is None:
+            subjects = self._subjects(sources)
         exact = subjects.get(name or "")
         mine = [
             source
@@ -411,13 +416,14 @@ class Hub:
         """
         return self._crowd.look(only, window, self.epoch, wait=wait)
 
-    def _whom(self) -> list[tuple[str, Subject, Any]]:
+    def _whom(self) -> list[Found]:
         """Those who are looked at together."""
         sources = self._sources()
-        names = list(self._subjects(sources))[:MOST_TOGETHER]
-        return [self._find(name, sources) for name in names]
+        subjects = self._subjects(sources)
+        names = list(subjects)[:MOST_TOGETHER]
+        return [self._find(name, sources, subjects) for name in names]
 
-    def _snapshot(self, found: tuple[str, Subject, Any], window: Window) -> Snapshot:
+    def _snapshot(self, found: Found, window: Window) -> Snapshot:
         known, subject, _ = found
         with self._lock:
             reader = self._readers.get(known)
@@ -426,18 +432,20 @@ class Hub:
                 self._readers[known] = reader
                 self._forget(known)
             reader.advance()
-            return reader.snapshot(window, *self._about(found, reader), self.epoch)
+            return reader.snapshot(
+                window, self._about(found, reader.standing), self.epoch
+            )
 
-    def _about(self, found: tuple[str, Subject, Any], reader: Reader) -> About:
+    def _about(self, found: Found, standing: Standing) -> About:
         """What is to be said of an engine beside its rows."""
         known, subject, source = found
         with self._lock:
-            link = self._link(known, subject, source, reader)
+            link = self._link(known, subject, source, standing)
         if self.read_only:
             link = dataclasses.replace(link, read_only=True)
         able = source is not None and not self.read_only
         commands = frozenset(source.commands if source is not None and able else ())
-        return link, self._facts(source), commands
+        return About(link, self._facts(source), commands)
 
     def advance(self, snapshot: Snapshot | None) -> None:
         """Read on without looking, as for a paused view of `snapshot`."""
@@ -457,7 +465,7 @@ class Hub:
             return self._crowd.behind(snapshot)
         with self._lock:
             reader = self._readers.get(snapshot.name)
-            return 0 if reader is None else reader.behind(snapshot)
+            return 0 if reader is None else reader.standing.behind(snapshot)
 
     def link(self, name: str | None) -> Link:
         """How it stands with an engine, without reading its rows."""
@@ -466,18 +474,22 @@ class Hub:
     def links(self, snapshot: Snapshot) -> Link:
         """How it stands by now with those whose sum a snapshot is, or with its engine."""
         sources = self._sources()
+        subjects = self._subjects(sources)
         found = [
-            self._link_of(self._find(part.name, sources))
+            self._link_of(self._find(part.name, sources, subjects))
             for part in snapshot.parts or (snapshot,)
             if not snapshot.summed or part.subject in snapshot.summed
         ]
         return joined_link(found) if snapshot.parts else found[0]
 
-    def _link_of(self, found: tuple[str, Subject, Any]) -> Link:
+    def _link_of(self, found: Found) -> Link:
         known, subject, source = found
         with self._lock:
-            reader = self._readers.get(known) or self._crowd.steps(known)
-            return self._link(known, subject, source, reader)
+            reader = self._readers.get(known)
+            standing = (
+                self._crowd.standing(subject) if reader is None else reader.standing
+            )
+            return self._link(known, subject, source, standing)
 
     def clear(self) -> None:
         """Forget all rows that were read so far, for all who look."""
@@ -523,7 +535,7 @@ class Hub:
         return [] if self.engines is None else list(self.engines.sources())
 
     def _link(
-        self, name: str, subject: Subject, source: Any, reader: Reader | None
+        self, name: str, subject: Subject, source: Any, standing: Standing | None
     ) -> Link:
         if self.keeper is not None and subject.engine == self.keeper.engine:
             link = self.keeper.link(source)
@@ -536,7 +548,7 @@ class Hub:
             no_engine = self.engines is None
             return Link("still", "frames without an engine") if no_engine else Link()
         if source.state == "live":
-            return Link(self._liveliness(name, source, reader), age=source.age_s)
+            return Link(self._liveliness(name, source, standing), age=source.age_s)
         progress = source.progress
         return Link(
             source.state,
@@ -547,11 +559,11 @@ class Hub:
             stage_text=progress.text if progress is not None else "",
         )
 
-    def _liveliness(self, name: str, source: Any, reader: Reader | None) -> State:
+    def _liveliness(self, name: str, source: Any, standing: Standing | None) -> State:
         """Tell an engine that works from one that waits for work or for the user."""
         if source.facts.get("paused"):
             return "paused"
-        step = 0 if reader is None else reader.steps
+        step = 0 if standing is None else standing.steps
         now = time.monotonic()
         seen = self._last_step.get(name)
         if seen is None or seen[0] != step:

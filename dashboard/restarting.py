@@ -11,13 +11,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from auxconn import facts as names
+from auxconn.engine.model import SERVED_NAME
 
 
 def serve_line(facts: Mapping[str, Any]) -> str:
-    """The start of the same vLLM, with the block size to change; empty when unknown."""
+    """The start of the same engine, with the block size to change; empty when unknown."""
     model, size = facts.get(names.MODEL), facts.get(names.BLOCK_SIZE)
     if facts.get(names.SOURCE) != "vllm" or not isinstance(model, str) or not size:
         return ""
+    if model == SERVED_NAME:
+        return shlex.join(["auxconn", "engine", *_options(facts, _ENGINE)])
     words = [
         "vllm", "serve", model, "--enable-return-routed-experts", "--block-size",
         str(size),
@@ -27,16 +30,32 @@ def serve_line(facts: Mapping[str, Any]) -> str:
 
 def lab_line(facts: Mapping[str, Any]) -> str:
     """The lab with the engine's sizes; empty when they are unknown."""
-    options = {
-        "--blocks": facts.get(names.NUM_BLOCKS),
-        "--block-size": facts.get(names.BLOCK_SIZE),
-        "--capacity": facts.get(names.CAPACITY),
-        "--kv-tier": facts.get(names.KV_TIER_BLOCKS),
-    }
-    known = {name: value for name, value in options.items() if value is not None}
-    if "--blocks" not in known or "--block-size" not in known:
+    words = _options(facts, _LAB)
+    if "--blocks" not in words or "--block-size" not in words:
         return ""
-    words = ["auxconn", "demo"]
-    for name, value in known.items():
-        words += [name, str(value)]
-    return shlex.join(words)
+    return shlex.join(["auxconn", "demo", *words])
+
+
+_ENGINE = {
+    "--blocks": names.NUM_BLOCKS,
+    "--kv-tier": names.KV_TIER_BLOCKS,
+    "--block-size": names.BLOCK_SIZE,
+}
+"""Options of `auxconn engine`, the one to change last."""
+
+_LAB = {
+    "--blocks": names.NUM_BLOCKS,
+    "--block-size": names.BLOCK_SIZE,
+    "--capacity": names.CAPACITY,
+    "--kv-tier": names.KV_TIER_BLOCKS,
+}
+"""Options of `auxconn demo`."""
+
+
+def _options(facts: Mapping[str, Any], options: Mapping[str, str]) -> list[str]:
+    """Those that are known, with their values."""
+    found = []
+    for option, name in options.items():
+        if facts.get(name) is not None:
+            found += [option, str(facts[name])]
+    return found

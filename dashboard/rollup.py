@@ -110,7 +110,7 @@ class Buckets:
 
 
 class Rollup:
-    """The buckets of one width over the newest stretch of time.
+    """The buckets of one width over the newest stretch of time, of one engine or of many.
 
     Not thread-safe: its owner locks.
 
@@ -125,6 +125,8 @@ class Rollup:
     until
         Number of the last bucket that may be filled; later rows are left out. For a
         stretch that is looked at while time goes on.
+    many
+        Engines whose rows are folded apart; they share the stretch of time.
     """
 
     def __init__(
@@ -135,26 +137,56 @@ class Rollup:
         levels: tuple[str, ...],
         *,
         until: int | None = None,
+        many: int = 1,
     ) -> None:
         self.width = width
         self.count = count
+        self.many = many
         self.sums, self.levels = sums, levels
         self._until = until
         self.clear()
 
     def clear(self) -> None:
         """Forget every row."""
-        count = self.count
         self.head = self._until
         """Number of the newest bucket."""
-        self._rows = np.zeros(count)
-        self._sum = np.zeros((len(self.sums), count))
-        self._low = np.full((len(self.levels), count), np.nan)
-        self._high = np.full((len(self.levels), count), np.nan)
-        self._last = np.full((len(self.levels), count), np.nan)
+        self._rows, self._sum, self._low, self._high, self._last = self._empty(
+            self.many
+        )
 
-    def fold(self, t: Values, columns: Mapping[str, Values]) -> None:
-        """Add rows; `t` in seconds, nearly in order. Too old rows are left out."""
+    def grow(self, many: int) -> None:
+        """Have room for so many engines."""
+        if many <= self.many:
+            return
+        new = self._empty(many - self.many)
+        kept = (self._rows, self._sum, self._low, self._high, self._last)
+        self._rows, self._sum, self._low, self._high, self._last = (
+            np.concatenate(both, axis=1) for both in zip(kept, new, strict=True)
+        )
+        self.many = many
+
+    def _empty(self, many: int) -> tuple[Values, Values, Values, Values, Values]:
+        """Buckets of so many engines, one engine's after the other's in each row."""
+        length = many * self.count
+        levels = (len(self.levels), length)
+        return (
+            np.zeros((1, length)),
+            np.zeros((len(self.sums), length)),
+            np.full(levels, np.nan),
+            np.full(levels, np.nan),
+            np.full(levels, np.nan),
+        )
+
+    def fold(
+        self, t: Values, columns: Mapping[str, Values], who: Values | None = None
+    ) -> None:
+        """Add rows; `t` in seconds, nearly in order. Too old rows are left out.
+
+        Parameters
+        ----------
+        who
+            Whose each row is, from 0; all are of the first without it.
+        """
         keep = np.isfinite(t)
         number = np.floor(np.where(keep, t, 0.0) / self.width).astype(np.int64)
         if self._until is not None:
@@ -163,7 +195,8 @@ class Rollup:
             return
         self._advance(int(number[keep].max()))
         assert self.head is not None
-        keep &= number > self.head - self.count
+        oldest = self.head - self.count
+        keep &= number > oldest
         if not keep.any():
             return
         if keep.all():
@@ -171,14 +204,24 @@ class Rollup:
         else:
             chosen = np.flatnonzero(keep)
         number = number[chosen]
+        base: Values | int = 0
+        if who is not None:
+            base = who[chosen] * self.count
+            # Engine by engine: a bucket of one is never one of another.
+            number = number - oldest - 1 + base
         order: Values | None = None
         if len(number) > 1 and (np.diff(number) < 0).any():
             order = np.argsort(number, kind="stable")
             number = number[order]
         starts = np.flatnonzero(np.concatenate(([True], np.diff(number) > 0)))
         ends = np.append(starts[1:], len(number)) - 1
-        slot = number[starts] % self.count
-        self._rows[slot] += ends - starts + 1
+        slot = number[starts]
+        if who is None:
+            slot = slot % self.count
+        else:
+            first = slot // self.count * self.count
+            slot = first + (slot - first + oldest + 1) % self.count
+        self._rows[0, slot] += ends - starts + 1
 
         def column(name: str) -> Values:
             values = columns[name][chosen]
@@ -196,32 +239,48 @@ class Rollup:
             self._last[row, slot] = values[ends]
 
     def buckets(self, first: int, last: int) -> Buckets:
-        """Copies of the buckets `first` to `last`, included; empty where none are kept."""
+        """The buckets of the first engine, as `each` has them."""
+        return self.each(first, last)[0]
+
+    def each(self, first: int, last: int) -> list[Buckets]:
+        """Copies of the buckets `first` to `last`, included; empty where none are kept.
+
+        One of each engine.
+        """
         number = np.arange(first, last + 1)
         slot = number % self.count
         head = -1 if self.head is None else self.head
         gone = (number > head) | (number <= head - self.count)
 
-        def read(
-            store: Values, names: tuple[str, ...], empty: float
-        ) -> dict[str, Values]:
-            found = store[:, slot]
+        def read(store: Values, empty: float) -> Values:
+            found: Values = self._apart(store)[:, :, slot]
             if gone.any():
-                found[:, gone] = empty
+                found[:, :, gone] = empty
             found.flags.writeable = False
-            return dict(zip(names, found, strict=True))
+            return found
 
-        rows = self._rows[slot]
-        rows[gone] = 0
-        return Buckets(
-            self.width,
-            number * self.width,
-            rows,
-            read(self._sum, self.sums, 0.0),
-            read(self._low, self.levels, np.nan),
-            read(self._high, self.levels, np.nan),
-            read(self._last, self.levels, np.nan),
+        start = number * self.width
+        rows = read(self._rows, 0)[0]
+        sums = read(self._sum, 0.0)
+        low, high, newest = (
+            read(store, np.nan) for store in (self._low, self._high, self._last)
         )
+        return [
+            Buckets(
+                self.width,
+                start,
+                rows[one],
+                dict(zip(self.sums, sums[:, one], strict=True)),
+                dict(zip(self.levels, low[:, one], strict=True)),
+                dict(zip(self.levels, high[:, one], strict=True)),
+                dict(zip(self.levels, newest[:, one], strict=True)),
+            )
+            for one in range(self.many)
+        ]
+
+    def _apart(self, store: Values) -> Values:
+        """A store as columns x engines x buckets."""
+        return store.reshape(len(store), self.many, self.count)
 
     def _advance(self, number: int) -> None:
         """Make `number` the newest bucket and empty those that time has passed over."""
@@ -229,10 +288,10 @@ class Rollup:
             return
         fresh = self.count if self.head is None else min(number - self.head, self.count)
         slot = np.arange(number - fresh + 1, number + 1) % self.count
-        self._rows[slot] = 0
-        self._sum[:, slot] = 0
+        for store in (self._rows, self._sum):
+            self._apart(store)[:, :, slot] = 0
         for store in (self._low, self._high, self._last):
-            store[:, slot] = np.nan
+            self._apart(store)[:, :, slot] = np.nan
         self.head = number
 
 

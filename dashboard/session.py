@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import panel as pn
 import param
+from panel.io.notebook import block_comm, push
 
 from . import kernel, words
 from .controls import Controls
@@ -246,7 +247,7 @@ class Dashboard(pn.viewable.Viewer):
             # nothing changes any more never be sent again.
             return
         try:
-            with pn.io.hold():
+            with pn.io.hold() if self._page else block_comm():
                 self._tick()
             if not self._page:
                 self._push()
@@ -267,7 +268,8 @@ class Dashboard(pn.viewable.Viewer):
             self._shown = True
             for _, incoming in self.layout.root._comms.values():
                 kernel.take_turns(incoming)
-            pn.io.push_notebook(self.layout.root)
+            for ref in self.layout.root._models:
+                _send_all(ref)
         elif self._shown:
             self.close()
 
@@ -549,6 +551,19 @@ def _opened(ref: str) -> bool:
     """True when a view's comm is open; what is sent before that is lost."""
     comm = pn.state._views.get(ref, (None,) * 4)[3]
     return comm is None or bool(getattr(comm, "_comm", True))
+
+
+def _send_all(ref: str) -> None:
+    """Send what has changed of a view since the last time, in three messages.
+
+    Panel sends by itself, at each change of a widget, and takes two more messages for each
+    column of each plot: some four hundred for a drawing. A kernel drops what a busy Jupyter
+    server does not fetch in time, at a thousand messages, and a browser that has missed one
+    makes nothing out any more.
+    """
+    _, _, document, comm = pn.state._views.get(ref, (None,) * 4)
+    if comm is not None:
+        push(document, comm, binary=False)
 
 
 def live(what: Any, *, start: bool = True, **params: Any) -> Dashboard:

@@ -448,6 +448,14 @@ def test_an_engine_that_keeps_its_sizes_says_how_to_have_others():
     assert "<b>" not in note
 
 
+def test_our_own_engine_is_had_with_other_sizes_by_its_own_command():
+    facts = {**FACTS, "num_blocks": 1024, "block_size": 32, "kv_tier_blocks": 256}
+    facts |= {"source": "vllm", "model": "toy-moe"}
+    note = Bench(commands=("set_capacity",), facts=facts).note("shape")
+    assert "auxconn engine --blocks 1024 --kv-tier 256 --block-size 32" in note
+    assert "vllm serve" not in note
+
+
 def test_a_page_that_only_looks_says_so():
     bench = Bench(link=Link("live", read_only=True), commands=())
     assert all(widget.disabled for widget in bench.controls.widgets.values())

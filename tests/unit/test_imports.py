@@ -44,6 +44,7 @@ VIEWER_MAY_USE = (
     "auxconn.collector",
     "auxconn.engine",
     "auxconn.engine.job",
+    "auxconn.engine.model",
     "auxconn.engine.process",
     "auxconn.errors",
     "auxconn.exporter.history",

@@ -11,9 +11,11 @@ from auxconn.records import Events
 from auxconn_dashboard.crowd import FEW
 from auxconn_dashboard.derive import PLANS
 from auxconn_dashboard.hub import MOST_TOGETHER, Hub
+from auxconn_dashboard.reader import About, CrowdReader, Reader
 from auxconn_dashboard.session import live
-from auxconn_dashboard.snapshot import Link, Reader, Window
-from auxconn_dashboard.together import ALL, joined_link, together
+from auxconn_dashboard.snapshot import Link, Window
+from auxconn_dashboard.subjects import Subject
+from auxconn_dashboard.together import ALL, _moved, joined_link, together
 from auxconn_dashboard.views.engines import PAGE
 from bench.feed import Feed
 from tests.unit.test_hub import Engines, Source
@@ -44,7 +46,7 @@ def parts_of(store, *engines, states=None, window=WINDOW):
         reader = Reader(store, engine)
         reader.advance()
         link = Link((states or {}).get(engine, "still"))
-        found.append(reader.snapshot(window, link, {}, frozenset()))
+        found.append(reader.snapshot(window, About(link, {}, frozenset())))
     return found
 
 
@@ -69,7 +71,7 @@ def test_counters_are_the_sums_of_all_rows(store):
     seen = Hub(store).together((), WINDOW)
     whole = Reader(store, None)
     whole.advance()
-    rows = whole.snapshot(WINDOW, Link("still"), {}, frozenset())
+    rows = whole.snapshot(WINDOW, About(Link("still"), {}, frozenset()))
     for table, plan in PLANS.items():
         assert seen.visible(table).rows.sum() == rows.visible(table).rows.sum()
         for name in plan.sums:
@@ -80,6 +82,62 @@ def test_counters_are_the_sums_of_all_rows(store):
     assert seen.rate("steps", "") == pytest.approx(150, rel=0.05)
     assert seen.totals["released"] == (store.blocks()["event"] == "released").sum()
     assert [part.name for part in seen.parts] == ["a · rank 0", "a · rank 1", "b"]
+
+
+@pytest.mark.parametrize(
+    "window", [Window(60), Window(30), Window(60, (START + 2, START + 5))]
+)
+def test_read_together_each_is_what_it_is_alone(store, window):
+    feeds = fed(store, ("a", 0), ("a", 1), ("b", 0), steps=100)
+    about = About(Link("still"), {}, frozenset())
+    crowd = CrowdReader(store)
+    alone = {}
+
+    def look():
+        crowd.advance()
+        abouts = {}
+        for feed in feeds:
+            subject = Subject(feed.engine, feed.rank)
+            abouts[subject] = about
+            if subject not in alone:
+                alone[subject] = Reader(store, *subject, clock=crowd._clock)
+            alone[subject].advance()
+        found = crowd.snapshots(window, abouts)
+        return [(one, alone[one.subject].snapshot(window, about)) for one in found]
+
+    for round_number in range(4):
+        for number, feed in enumerate(feeds):
+            # Not the same number, and never in step.
+            feed.run(17 * (number + 1))
+            feed.event("mark", f"round {round_number}")
+        if round_number == 2:
+            new = Feed(store, engine="c", start=feeds[0].t, seed=9)
+            new.run(40)
+            feeds.append(new)
+        pairs = look()
+        assert len(pairs) == len(feeds)
+        for one, own in pairs:
+            assert one.totals == own.totals
+            assert one.events == own.events
+            assert {**one.latest} == {
+                table: {
+                    name: value.item() if hasattr(value, "item") else value
+                    for name, value in row.items()
+                }
+                for table, row in own.latest.items()
+            }
+            assert (one.end, one.rank) == (own.end, own.rank)
+            for table in PLANS:
+                mine = own.tables[table]
+                theirs = _moved(one.tables[table], mine)
+                np.testing.assert_array_equal(theirs.rows, mine.rows)
+                for kind in ("sums", "low", "high", "last"):
+                    for name, values in getattr(mine, kind).items():
+                        np.testing.assert_allclose(
+                            getattr(theirs, kind)[name],
+                            values,
+                            err_msg=f"{table}.{name}",
+                        )
 
 
 def test_only_those_chosen_are_added_up(store):

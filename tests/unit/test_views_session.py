@@ -1,10 +1,14 @@
 """A page's session: ticks, pause, zoom, theme, faults, and what is left when it ends."""
 
 import gc
+import json
 import time
 import weakref
 
+import bokeh.document
 import pytest
+from panel.io import state
+from pyviz_comms import Comm
 
 from auxconn.frames import FrameStore
 from auxconn_dashboard import session
@@ -101,6 +105,43 @@ def test_a_view_whose_cell_is_gone_ticks_no_more(page):
     del dashboard.layout.root._models["cell"]
     dashboard._push()
     assert dashboard not in session._open
+
+
+class Wire(Comm):
+    """A notebook's comm that is open; keeps what is sent."""
+
+    def __init__(self):
+        super().__init__()
+        self._comm, self.sent = True, []
+
+    def send(self, data=None, metadata=None, buffers=()):
+        assert not buffers
+        self.sent.append(data)
+
+
+def test_a_drawing_below_a_cell_is_three_messages_whatever_it_changes(page):
+    dashboard, wire = page.dashboard, Wire()
+    document = bokeh.document.Document()
+    document.hold()
+    root = dashboard.layout.root.get_root(document, comm=wire)
+    ref = root.ref["id"]
+    state._views[ref] = (dashboard.layout.root, root, document, wire)
+    dashboard.layout.root._comms[ref] = (wire, wire)
+    document.add_root(root)
+    document.callbacks._held_events = []
+    try:
+        page.tick(500)
+        assert len(wire.sent) == 3
+        changed = json.loads(wire.sent[2])["events"]
+        assert len(changed) > 20
+        page.tick(100)
+        assert len(wire.sent) == 6
+        # Nothing has changed, so there is nothing to say but that somebody is there.
+        page.tick(0)
+        assert len(wire.sent) == 9
+        assert len(json.loads(wire.sent[-1])["events"]) < len(changed)
+    finally:
+        del state._views[ref]
 
 
 class Document:

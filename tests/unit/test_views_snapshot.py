@@ -8,12 +8,11 @@ import pytest
 from auxconn.frames import FrameStore
 from auxconn.records import Lookups
 from auxconn_dashboard.hub import Hub
+from auxconn_dashboard.reader import UNWATCHED_SECONDS, About, Reader
 from auxconn_dashboard.snapshot import (
     COARSE,
     FINE,
-    UNWATCHED_SECONDS,
     Link,
-    Reader,
     Window,
 )
 from bench.feed import Feed
@@ -35,7 +34,7 @@ def reader_of(store, steps=2000, **how):
 
 
 def shown(reader, window, state="still"):
-    return reader.snapshot(window, Link(state), {}, frozenset())
+    return reader.snapshot(window, About(Link(state), {}, frozenset()))
 
 
 def test_counters_of_a_window_that_holds_everything_are_the_frames_sums(store):
@@ -189,9 +188,11 @@ def test_time_goes_on_while_an_engine_runs_and_stands_still_when_it_is_lost(stor
     feed.run(50)
     reader = Reader(store, "lab")
     reader.advance()
-    assert reader.end(Link("live")) == pytest.approx(time.time(), abs=0.5)
+    assert reader.standing.end(Link("live"), time.time()) == pytest.approx(
+        time.time(), abs=0.5
+    )
     for state in ("paused", "stale", "gone", "still"):
-        assert reader.end(Link(state)) == pytest.approx(feed.t)
+        assert reader.standing.end(Link(state), time.time()) == pytest.approx(feed.t)
 
 
 def test_the_clock_of_an_engine_elsewhere_is_followed(store):
@@ -199,7 +200,9 @@ def test_the_clock_of_an_engine_elsewhere_is_followed(store):
     feed.run(50)
     reader = Reader(store, "lab")
     reader.advance()
-    assert reader.end(Link("live")) == pytest.approx(feed.t, abs=0.5)
+    assert reader.standing.end(Link("live"), time.time()) == pytest.approx(
+        feed.t, abs=0.5
+    )
 
 
 def test_a_window_nobody_looks_at_is_forgotten(store, monkeypatch):
@@ -224,7 +227,7 @@ def test_a_forgotten_window_is_built_anew_from_the_rows_kept(store, monkeypatch)
 
 def test_what_is_overwritten_while_nobody_looks_is_no_loss(monkeypatch):
     clock = [100.0]
-    monkeypatch.setattr("auxconn_dashboard.snapshot.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("auxconn_dashboard.reader.time.monotonic", lambda: clock[0])
     store = FrameStore(50)
     feed = Feed(store)
     reader = Reader(store, "lab", clock=lambda: feed.t)
@@ -232,7 +235,7 @@ def test_what_is_overwritten_while_nobody_looks_is_no_loss(monkeypatch):
     reader.advance()
 
     def lost():
-        snapshot = reader.snapshot(Window(60), Link("live"), {}, frozenset())
+        snapshot = reader.snapshot(Window(60), About(Link("live"), {}, frozenset()))
         return snapshot.lost["steps"]
 
     clock[0] += 1
