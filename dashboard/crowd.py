@@ -25,7 +25,7 @@ FEW = 8
 """So many engines are read at once by whoever draws them."""
 
 SHARE = 0.25
-"""Of the time that the thread may read; it rests in between."""
+"""Of a core's time that the thread may take; it rests in between."""
 
 MOST_REST = 5.0
 """Seconds that it rests at most."""
@@ -181,16 +181,17 @@ class Crowd:
         window: Window,
         epoch: int,
     ) -> None:
-        began = time.monotonic()
+        # Of the thread: on a crowded machine most of the clock's time is waiting.
+        began = time.thread_time()
         snapshot = together(self._read(found, window, epoch), key[0])
-        ended = time.monotonic()
+        took = time.thread_time() - began
         with self._guard:
             self._newest[key] = snapshot
             self._newest.move_to_end(key)
             while len(self._newest) > MOST_KEPT:
                 self._newest.popitem(last=False)
-            rest = (ended - began) * (1 / SHARE - 1)
-            self._rested = ended + min(rest, MOST_REST)
+            rest = min(took * (1 / SHARE - 1), MOST_REST)
+            self._rested = time.monotonic() + rest
 
     def _settle(self) -> None:
         """Let go of what has ended; raises what it raised."""
