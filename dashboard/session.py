@@ -7,6 +7,7 @@ fails is caught here, counted and shown, because Panel would log it and go on fo
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import time
@@ -256,6 +257,10 @@ class Dashboard(pn.viewable.Viewer):
             self.problem = f"{type(problem).__name__}: {problem}"
             logger.exception("a tick of the page failed (%d in a row)", self.failures)
             self._tell_failure()
+            if not self._page:
+                # What could not be sent is told all the same when something can be.
+                with contextlib.suppress(Exception):
+                    self._push()
             if self.failures >= MOST_FAILURES:
                 self.stop()
 

@@ -119,29 +119,45 @@ class Wire(Comm):
         self.sent.append(data)
 
 
-def test_a_drawing_below_a_cell_is_three_messages_whatever_it_changes(page):
-    dashboard, wire = page.dashboard, Wire()
+@pytest.fixture
+def wire(page):
+    """The page is below a notebook's cell, and what it sends is kept."""
+    dashboard, made = page.dashboard, Wire()
     document = bokeh.document.Document()
     document.hold()
-    root = dashboard.layout.root.get_root(document, comm=wire)
+    root = dashboard.layout.root.get_root(document, comm=made)
     ref = root.ref["id"]
-    state._views[ref] = (dashboard.layout.root, root, document, wire)
-    dashboard.layout.root._comms[ref] = (wire, wire)
+    state._views[ref] = (dashboard.layout.root, root, document, made)
+    dashboard.layout.root._comms[ref] = (made, made)
     document.add_root(root)
     document.callbacks._held_events = []
-    try:
-        page.tick(500)
-        assert len(wire.sent) == 3
-        changed = json.loads(wire.sent[2])["events"]
-        assert len(changed) > 20
-        page.tick(100)
-        assert len(wire.sent) == 6
-        # Nothing has changed, so there is nothing to say but that somebody is there.
-        page.tick(0)
-        assert len(wire.sent) == 9
-        assert len(json.loads(wire.sent[-1])["events"]) < len(changed)
-    finally:
-        del state._views[ref]
+    yield made
+    del state._views[ref]
+
+
+def test_a_drawing_below_a_cell_is_three_messages_whatever_it_changes(page, wire):
+    page.tick(500)
+    assert len(wire.sent) == 3
+    changed = json.loads(wire.sent[2])["events"]
+    assert len(changed) > 20
+    page.tick(100)
+    assert len(wire.sent) == 6
+    # Nothing has changed, so there is nothing to say but that somebody is there.
+    page.tick(0)
+    assert len(wire.sent) == 9
+    assert len(json.loads(wire.sent[-1])["events"]) < len(changed)
+
+
+def test_a_fault_is_told_below_a_cell_too(page, wire):
+    page.tick(500)
+
+    def fail(*_):
+        raise ZeroDivisionError("a fault of a view")
+
+    page.dashboard.indicators.update = fail
+    page.dashboard._drawn = 0.0
+    page.dashboard.tick()
+    assert "a fault of a view" in wire.sent[-1]
 
 
 class Document:
