@@ -114,6 +114,22 @@ def wait_for(address, server, log, seconds=60):
     raise AssertionError(f"{address} did not come up:\n{log.read_text()}")
 
 
+END_KERNELS = """async () => {
+  const token = document.cookie.match(/_xsrf=([^;]*)/)[1]
+  const kernels = await (await fetch("/api/kernels")).json()
+  for (const { id } of kernels)
+    await fetch(`/api/kernels/${id}`, { method: "DELETE", headers: { "X-XSRFToken": token } })
+}"""
+"""A view goes on in its kernel, and takes a core, when its page is closed."""
+
+
+def open_notebook(page, jupyterlab, name):
+    """Open a notebook in a workspace of its own, which knows of no other notebook."""
+    page.goto(f"{jupyterlab}/lab/workspaces/{Path(name).stem}/tree/{name}")
+    page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=60_000)
+    assert page.locator(".jp-NotebookPanel").count() == 1
+
+
 @pytest.fixture
 def page(chromium, root, request):
     """A page of its own; when the test fails, its picture and what its console said."""
@@ -130,6 +146,7 @@ def page(chromium, root, request):
         folder.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=folder / "quickstart-jupyterlab.png")
         print("\n".join(told[-40:]))
+    page.evaluate(END_KERNELS)
     context.close()
 
 
@@ -171,8 +188,7 @@ def run_all(page):
 
 
 def test_the_live_view_moves_below_its_cell(jupyterlab, page):
-    page.goto(f"{jupyterlab}/lab/tree/00_quickstart.ipynb")
-    page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=60_000)
+    open_notebook(page, jupyterlab, "00_quickstart.ipynb")
     run_all(page)
 
     live = page.locator(".jp-CodeCell", has_text="view = live(lab)")
@@ -207,8 +223,7 @@ def test_the_live_view_moves_below_its_cell(jupyterlab, page):
 
 
 def test_the_live_view_moves_while_a_cell_runs(jupyterlab, page):
-    page.goto(f"{jupyterlab}/lab/tree/running.ipynb")
-    page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=60_000)
+    open_notebook(page, jupyterlab, "running.ipynb")
     run_all(page)
     live = page.locator(".jp-CodeCell", has_text="view = live(lab")
     busy = page.locator(".jp-CodeCell", has_text="lab.run(steps=5)")
