@@ -53,19 +53,19 @@ def test_all_engines_side_by_side_and_those_ticked_added_up(cluster, open_page):
     table = page.page.locator(".ac-engines")
     assert table.get_by_role("button", name="east").is_visible()
     page.until(lambda: page.level("steps") > 25, 60)
-    page.until(lambda: page.newest("retained", "capacity") == 2 * demo.CONFIG.capacity)
-    assert "engine=%2A" in page.page.url or "engine=*" in page.page.url
+    both = 2 * demo.CONFIG.capacity
+    page.until(lambda: page.newest("retained", "capacity") == both, 20)
+    page.until(lambda: "engine=%2A" in page.page.url or "engine=*" in page.page.url, 20)
     whose = page.page.locator(".ac-lookups td.who")
     page.until(lambda: {"east", "west"} <= set(whose.all_inner_texts()), 60)
-    assert page.page.get_by_text(
-        "Several engines: choose one to steer it."
-    ).is_visible()
-    assert page.page.locator(".ac-control-capacity input").is_disabled()
+    said = page.page.get_by_text("Several engines: choose one to steer it.")
+    page.until(said.is_visible, 20)
+    page.until(page.page.locator(".ac-control-capacity input").is_disabled, 20)
 
     table.get_by_role("checkbox", name="Add up west").uncheck()
-    page.until(lambda: page.newest("retained", "capacity") == demo.CONFIG.capacity)
-    assert table.get_by_text("adds up 1 of 2").is_visible()
-    assert number(page.card("engine")["value"]) < 30
+    page.until(lambda: page.newest("retained", "capacity") == demo.CONFIG.capacity, 20)
+    page.until(table.get_by_text("adds up 1 of 2").is_visible, 20)
+    page.until(lambda: number(page.card("engine")["value"]) < 30, 20)
 
     # The address opens it as it is.
     other = open_page(page.page.url, "")

@@ -122,17 +122,19 @@ def test_an_engine_that_dies_is_stale_within_three_seconds_and_comes_back(lab, p
     assert " for " in page.word
     dimmed = page.page.locator(".ac-content.ac-stale")
     dimmed.wait_for(timeout=1000 * within(2))
-    assert float(dimmed.evaluate("node => getComputedStyle(node).opacity")) < 1
-    assert "SIGKILL" in page.page.locator(".banner").inner_text()
-    assert page.page.locator(".ac-control-capacity input").is_disabled()
+    # Each part of the page hears of it by itself, and dims in a moment.
+    opacity = "node => getComputedStyle(node).opacity"
+    page.until(lambda: float(dimmed.evaluate(opacity)) < 1, 5)
+    page.until(lambda: "SIGKILL" in page.page.locator(".banner").inner_text(), 5)
+    page.until(page.page.locator(".ac-control-capacity input").is_disabled, 5)
     kept = page.newest("retained", "x")
     page.click("Restart the lab")
     page.until(lambda: page.word == "starting", 5)
-    assert "import vLLM" in page.page.locator(".banner").inner_text()
+    page.until(lambda: "import vLLM" in page.page.locator(".banner").inner_text(), 5)
     page.until(lambda: page.word == "live", 120)
     page.until(lambda: page.newest("retained", "x") > kept + 1000, 20)
-    assert page.page.locator(".ac-content.ac-stale").count() == 0
-    assert page.page.locator(".ac-control-capacity input").is_enabled()
+    page.until(lambda: not page.page.locator(".ac-content.ac-stale").count(), 5)
+    page.until(page.page.locator(".ac-control-capacity input").is_enabled, 5)
 
 
 def test_two_browsers_see_one_engine_and_do_not_disturb_each_other(
