@@ -213,10 +213,11 @@ class Reader:
     ) -> None:
         """Note how many rows each engine has sent, and the newest of them."""
         rows = len(columns["t"])
-        order = slice(None) if who is None else np.argsort(who, kind="stable")
+        order: Any = slice(None)
         starts = np.zeros(1, np.int64)
         present = [0]
         if who is not None:
+            order = np.argsort(who, kind="stable")
             mine = who[order]
             starts = np.flatnonzero(np.concatenate(([True], np.diff(mine) > 0)))
             present = mine[starts].tolist()
@@ -238,7 +239,8 @@ class Reader:
                 for one, count in zip(ones, counts, strict=True):
                     one.totals[kind] += count
         elif table in ("steps", "store"):
-            last = [columns[name][order][ends].tolist() for name in names]
+            newest_rows = ends if who is None else order[ends]
+            last = [columns[name][newest_rows].tolist() for name in names]
             for one, row in zip(ones, zip(*last, strict=True), strict=True):
                 one.latest[table] = dict(zip(names, row, strict=True))
 

@@ -552,9 +552,15 @@ def _with(snapshot: Snapshot, link: Any) -> Snapshot:
     )
 
 
+def _wire(ref: str) -> tuple[Any, Any]:
+    """The document of a view and the comm it is sent over; None for what there is not."""
+    _, _, document, comm = pn.state._views.get(ref, (None,) * 4)
+    return document, comm
+
+
 def _opened(ref: str) -> bool:
     """True when a view's comm is open; what is sent before that is lost."""
-    comm = pn.state._views.get(ref, (None,) * 4)[3]
+    _, comm = _wire(ref)
     return comm is None or bool(getattr(comm, "_comm", True))
 
 
@@ -566,7 +572,7 @@ def _send_all(ref: str) -> None:
     server does not fetch in time, at a thousand messages, and a browser that has missed one
     makes nothing out any more.
     """
-    _, _, document, comm = pn.state._views.get(ref, (None,) * 4)
+    document, comm = _wire(ref)
     if comm is not None:
         push(document, comm, binary=False)
 
